@@ -1,0 +1,24 @@
+"""Rows of what we promise. Machine-owned columns change only through jobs/lifecycle/."""
+
+from jobs.models.case import Case, StandingDecision
+from jobs.models.event import JobEvent
+from jobs.models.job import Batch, Job, JobPhoto, Tenant
+from jobs.models.lane import Hold, Lane, SpoolHost
+from jobs.models.result import Result
+from jobs.models.task import PolzaTask, ProviderTask
+
+__all__ = [
+    "Batch",
+    "Case",
+    "Hold",
+    "Job",
+    "JobEvent",
+    "JobPhoto",
+    "Lane",
+    "PolzaTask",
+    "ProviderTask",
+    "Result",
+    "SpoolHost",
+    "StandingDecision",
+    "Tenant",
+]

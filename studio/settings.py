@@ -1,0 +1,288 @@
+"""All settings, in one file. Every value comes from the environment or `.env`; `.env.example` lists them.
+
+A wrong or missing value stops the start with a message that names it and says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = BASE_DIR / "var"
+
+env = environ.Env()
+if (BASE_DIR / ".env").is_file():
+    environ.Env.read_env(BASE_DIR / ".env")
+
+
+def _stop(name: str, problem: str, cure: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"{name}: {problem} {cure}")
+
+
+def _flag(name: str, *, default: bool) -> bool:
+    raw = env.str(name, default="").strip().lower()
+    if raw == "":
+        return default
+    if raw in {"1", "true", "yes", "on"}:
+        return True
+    if raw in {"0", "false", "no", "off"}:
+        return False
+    raise _stop(name, f"{raw!r} is neither yes nor no.", "Write 1 or 0.")
+
+
+def _number(name: str, default: float, *, low: float, high: float) -> float:
+    raw = env.str(name, default="").strip() or str(default)
+    try:
+        value = float(raw)
+    except ValueError:
+        raise _stop(name, f"{raw!r} is not a number.", f"Give one from {low:g} to {high:g}.") from None
+    if not low <= value <= high:
+        raise _stop(name, f"{value:g} is out of range.", f"Give a number from {low:g} to {high:g}.")
+    return value
+
+
+def _whole(name: str, default: int, *, low: int, high: int) -> int:
+    value = _number(name, default, low=low, high=high)
+    if value != int(value):
+        raise _stop(name, f"{value:g} is not a whole number.", f"Give one from {low} to {high}.")
+    return int(value)
+
+
+# --- what kind of start is this ---------------------------------------------------------------------------------------
+
+DEMO = _flag("DEMO", default=False)
+DEBUG = _flag("DEBUG", default=False)
+TESTING = "pytest" in sys.modules
+
+SECRET_KEY = env.str("SECRET_KEY", default="")
+if not SECRET_KEY:
+    if not DEMO:
+        raise _stop("SECRET_KEY", "is missing.", "Put a long random text into .env; DEMO=1 needs none.")
+    SECRET_KEY = "demo-only-not-a-secret-" + "x" * 40  # noqa: S105  the demo listens on this machine only
+
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "jobs.apps.JobsConfig",  # before django_q: our qcluster command replaces the stock one
+    "providers.apps.ProvidersConfig",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_q",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "jobs.csp.ContentSecurityPolicyMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "studio.urls"
+ASGI_APPLICATION = "studio.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- database ---------------------------------------------------------------------------------------------------------
+
+
+def _database() -> dict[str, Any]:
+    url = env.str("DATABASE_URL", default="")
+    if url:
+        config = environ.Env.db_url_config(url)
+        if config.get("ENGINE") != "django.db.backends.postgresql":
+            raise _stop("DATABASE_URL", "does not name a PostgreSQL database.", "Write postgres://user:password@host/name.")
+        # A Unix socket's folder as `?host=/folder`: django-environ keeps it among the options.
+        options = config.get("OPTIONS", {})
+        if "host" in options:
+            config["HOST"] = options.pop("host")
+        return dict(config)
+    if DEMO:
+        from studio import embedded
+
+        return embedded.ensure(VAR_DIR / "postgres", test=TESTING)
+    raise _stop(
+        "DATABASE_URL",
+        "is missing, and this is not the demo.",
+        "Set DATABASE_URL=postgres://user:password@host/name, or DEMO=1 for the PostgreSQL that comes along.",
+    )
+
+
+DATABASES = {
+    "default": {
+        **_database(),
+        "ENGINE": "django.db.backends.postgresql",
+        # With 0 the queue reconnects at each poll: measured 8 times slower.
+        "CONN_MAX_AGE": 600,
+        "CONN_HEALTH_CHECKS": True,
+    }
+}
+# LISTEN needs a session of its own; behind a pooler in transaction mode name the server itself here.
+DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
+
+# --- provider and model (the names of the studio's ADR) ---------------------------------------------------------------
+
+_KNOWN = {"polza": "POLZA_API_KEY"}
+
+AI_PROVIDER = env.str("AI_PROVIDER", default="") or "polza"
+if AI_PROVIDER not in _KNOWN:
+    raise _stop("AI_PROVIDER", f"{AI_PROVIDER!r} is unknown.", f"Known: {', '.join(sorted(_KNOWN))}.")
+AI_BASE_URL = env.str("AI_BASE_URL", default="").rstrip("/")
+AI_API_KEY = env.str("AI_API_KEY", default="")
+AI_MODEL = env.str("AI_MODEL", default="")
+AI_MODEL_FALLBACK = [part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()]
+
+PROVIDER_KEYS = {name: env.str(variable, default="") for name, variable in _KNOWN.items()}
+PROVIDER_BASE_URLS = {name: env.str(f"{name.upper()}_BASE_URL", default="").rstrip("/") for name in _KNOWN}
+if AI_API_KEY:
+    PROVIDER_KEYS[AI_PROVIDER] = AI_API_KEY
+if AI_BASE_URL:
+    PROVIDER_BASE_URLS[AI_PROVIDER] = AI_BASE_URL
+# The demo's provider is the sandbox on this machine, as long as no real key is given.
+SANDBOX_URL = env.str("SANDBOX_URL", default="http://127.0.0.1:8700").rstrip("/")
+ON_SANDBOX = DEMO and not PROVIDER_KEYS[AI_PROVIDER]
+if ON_SANDBOX:
+    PROVIDER_KEYS["polza"] = "pza_sandbox_demo"
+    PROVIDER_BASE_URLS["polza"] = PROVIDER_BASE_URLS["polza"] or f"{SANDBOX_URL}/api/v1"
+
+# --- the engine -------------------------------------------------------------------------------------------------------
+
+WORKER_CONCURRENCY = _whole("WORKER_CONCURRENCY", 5, low=1, high=100_000)
+WORKER_LANES = _whole("WORKER_LANES", 1, low=1, high=32)
+WORKER_MAX_RETRIES = _whole("WORKER_MAX_RETRIES", 1, low=1, high=10)
+FREE_REFUSAL_ATTEMPTS = _whole("FREE_REFUSAL_ATTEMPTS", 5, low=1, high=50)
+POLL_INTERVAL_SEC = _number("POLL_INTERVAL_SEC", 3, low=0.05, high=300)
+POLL_DEADLINE_SEC = _number("POLL_DEADLINE_SEC", 900, low=1, high=86_400)
+RECONCILE_INTERVAL_SEC = _number("RECONCILE_INTERVAL_SEC", 30, low=0.1, high=3600)
+POST_DEADLINE_SEC = _number("POST_DEADLINE_SEC", 30, low=0.5, high=600)
+JOB_PATIENCE_SEC = _number("JOB_PATIENCE_SEC", 120, low=0, high=86_400)
+WORKER_JOB_TIMEOUT_SEC = _number("WORKER_JOB_TIMEOUT_SEC", 1080, low=1, high=604_800)
+if WORKER_JOB_TIMEOUT_SEC < POLL_DEADLINE_SEC + 60:
+    raise _stop(
+        "WORKER_JOB_TIMEOUT_SEC",
+        f"{WORKER_JOB_TIMEOUT_SEC:g} s is not a minute above POLL_DEADLINE_SEC ({POLL_DEADLINE_SEC:g} s).",
+        f"Give at least {POLL_DEADLINE_SEC + 60:g}.",
+    )
+# Once the possible money of a target's unknown and late tasks passes this many prices, its sends pause.
+EXPOSURE_LIMIT_PRICES = _whole("EXPOSURE_LIMIT_PRICES", 20, low=1, high=100_000)
+# The ceiling sent to the provider is the target's price times this.
+PRICE_CEILING_FACTOR = _number("PRICE_CEILING_FACTOR", 1.5, low=1, high=100)
+
+_FALLBACK_WORDS = {"refused", "quota", "down"}
+FALLBACK_ON = frozenset(
+    word.strip() for word in env.str("FALLBACK_ON", default="refused,quota,down").split(",") if word.strip()
+)
+if FALLBACK_ON - _FALLBACK_WORDS:
+    raise _stop(
+        "FALLBACK_ON",
+        f"unknown: {', '.join(sorted(FALLBACK_ON - _FALLBACK_WORDS))}.",
+        "Choose from refused, quota, down; separate by commas.",
+    )
+
+# --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
+
+LANE_SLICE_SEC = _number("LANE_SLICE_SEC", 60, low=1, high=600)
+LANE_DRAIN_SEC = 5.0  # how long a stopping lane lets asynchronous calls finish
+_q_workers = WORKER_LANES + 1  # one more than lanes, so that a bell which lands anywhere starts at once
+_q_timeout = int(LANE_SLICE_SEC + POST_DEADLINE_SEC + LANE_DRAIN_SEC + 30)
+
+Q_CLUSTER = {
+    "name": "desk",
+    "label": "Django Q",
+    "workers": _q_workers,
+    "queue_limit": _q_workers,  # fewer: the stop can hang on unread messages; more: bells are hoarded
+    "bulk": 1,  # do not hoard bells
+    "timeout": _q_timeout,  # slice + longest call + margin; shorter would kill a lane at work
+    # Redelivery is not how we recover, and a bell run twice is wasted: above every possible wait in the queue.
+    "retry": int((_q_timeout + 3) * (-(-(_q_workers + 1) // _q_workers) + 1) + 30),
+    "max_attempts": 1,  # the table is the truth; a failed bell must not come back
+    "ack_failures": True,
+    "save_limit": -1,  # no success rows
+    "guard_cycle": 0.5,  # the guard compares its timer with 0 exactly: only 0.25, 0.5 or 1 work
+    "catch_up": False,  # no burst of rings after a stop
+    "poll": 2,  # a net only: the broker wakes by NOTIFY
+    "recycle": 500,
+    "orm": "default",
+    "broker_class": "jobs.broker.NotifyingBroker",
+}
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+MEDIA_ROOT = Path(env.str("MEDIA_ROOT", default="") or VAR_DIR / "media")
+MEDIA_URL = "/media/"
+# Facts wait here while the database is away: must outlive the machine's restart.
+SPOOL_DIR = Path(env.str("SPOOL_DIR", default="") or VAR_DIR / "spool")
+EPOCH_DIR = Path(env.str("EPOCH_DIR", default="") or MEDIA_ROOT / "epoch")
+MAX_RESULT_BYTES = _whole("MAX_RESULT_BYTES", 64 * 1024 * 1024, low=1024, high=2**31)
+MAX_RESULT_MEGAPIXELS = _number("MAX_RESULT_MEGAPIXELS", 50, low=0.01, high=1000)
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = True
+DATA_UPLOAD_MAX_MEMORY_SIZE = 32 * 1024 * 1024
+
+# --- language, time, sessions -----------------------------------------------------------------------------------------
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("ru", _("Russian")), ("fa", _("Persian"))]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = env.str("TIME_ZONE", default="UTC")
+
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not (DEMO or DEBUG)
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+LOGIN_URL = "admin:login"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
+    "loggers": {
+        "jobs": {"level": env.str("LOG_LEVEL", default="INFO")},
+        "httpx": {"level": "WARNING"},
+        "django-q": {"level": "WARNING"},
+    },
+}
+os.environ.setdefault("PGCLIENTENCODING", "UTF8")
