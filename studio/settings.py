@@ -161,6 +161,8 @@ if AI_PROVIDER not in _KNOWN:
 AI_BASE_URL = env.str("AI_BASE_URL", default="").rstrip("/")
 AI_API_KEY = env.str("AI_API_KEY", default="")
 AI_MODEL = env.str("AI_MODEL", default="")
+# What one generation of a target that is not in the table yet is taken to cost, in its provider's currency.
+AI_PRICE = _number("AI_PRICE", 8, low=0, high=1_000_000)
 AI_MODEL_FALLBACK = [part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()]
 
 PROVIDER_KEYS = {name: env.str(variable, default="") for name, variable in _KNOWN.items()}

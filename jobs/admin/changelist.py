@@ -1,0 +1,171 @@
+"""Lists over tables that may hold millions of rows: keyset pages, capped counts, no query per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.formats import number_format
+from django.utils.functional import Promise, cached_property
+from django.utils.translation import gettext as _
+
+COUNT_CAP = 10_000
+OLDER, NEWER = "older", "newer"
+
+
+class CappedPaginator(Paginator[Any]):
+    """Counts no further than COUNT_CAP + 1, so that a big table costs no more than a small one."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        if isinstance(rows, QuerySet):
+            return int(rows.order_by()[: COUNT_CAP + 1].count())
+        return len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyState:
+    """What an empty list says: what this is, and what to do next."""
+
+    icon: str
+    title: str | Promise
+    text: str | Promise
+
+
+class DeskChangeList(ChangeList):
+    """With `keyset` on the ModelAdmin: pages by "older / newer" than a row, in the order of those columns, descending."""
+
+    older_pk: Any = None
+    newer_pk: Any = None
+
+    @property
+    def keyset(self) -> Sequence[str]:
+        return getattr(self.model_admin, "keyset", ())
+
+    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
+        wanted: dict[str, Any] = super().get_filters_params(params)
+        wanted.pop(OLDER, None)
+        wanted.pop(NEWER, None)
+        return wanted
+
+    def get_query_string(self, new_params: Any = None, remove: Any = None) -> str:
+        """Another filter starts at the first page."""
+        return super().get_query_string(new_params, [*(remove or []), OLDER, NEWER])  # type: ignore[no-any-return]
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
+        if self.keyset:
+            return [f"-{name}" for name in self.keyset]
+        return super().get_ordering(request, queryset)
+
+    def get_results(self, request: HttpRequest) -> None:
+        if self.keyset:
+            self._keyset_page(request)
+        else:
+            super().get_results(request)
+        self.result_list = self.model_admin.dress(list(self.result_list), request)
+
+    def _keyset_page(self, request: HttpRequest) -> None:
+        self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
+        self.result_count = self.paginator.count
+        self.full_result_count = None
+        self.show_full_result_count = False
+        self.show_admin_actions = True
+        self.can_show_all = self.multi_page = False
+        self.page_num = 1
+        room = self.list_per_page
+        newer_than = self._edge(request.GET.get(NEWER))
+        older_than = None if newer_than else self._edge(request.GET.get(OLDER))
+        if newer_than is not None:
+            order = [*self.keyset]
+            rows = list(self.queryset.filter(self._beyond(newer_than, "gt")).order_by(*order)[: room + 1])
+            more_newer, more_older = len(rows) > room, True
+            rows = rows[:room][::-1]
+        else:
+            page = self.queryset if older_than is None else self.queryset.filter(self._beyond(older_than, "lt"))
+            rows = list(page[: room + 1])
+            more_newer, more_older = older_than is not None, len(rows) > room
+            rows = rows[:room]
+        self.result_list = rows
+        if rows:
+            self.newer_pk = rows[0].pk if more_newer else None
+            self.older_pk = rows[-1].pk if more_older else None
+
+    def _edge(self, raw: str | None) -> tuple[Any, ...] | None:
+        """The key of the row a page starts after; None for the first page, also where the row is unknown."""
+        if not raw:
+            return None
+        try:
+            key: tuple[Any, ...] | None = self.root_queryset.filter(pk=raw).values_list(*self.keyset).first()
+        except (ValueError, ValidationError):
+            return None
+        return key
+
+    def _beyond(self, key: tuple[Any, ...], way: str) -> Q:
+        """Rows before or after `key` in the order of the columns; the first condition is the one an index can use."""
+        found, equal = Q(), Q()
+        for name, value in zip(self.keyset, key, strict=True):
+            found |= equal & Q(**{f"{name}__{way}": value})
+            equal &= Q(**{name: value})
+        return Q(**{f"{self.keyset[0]}__{way}e": key[0]}) & found
+
+    # --- for the template ---
+
+    @property
+    def older_query(self) -> str:
+        return self._page_query(OLDER, self.older_pk)
+
+    @property
+    def newer_query(self) -> str:
+        return self._page_query(NEWER, self.newer_pk)
+
+    def _page_query(self, name: str, pk: Any) -> str:
+        return "" if pk is None else super().get_query_string({name: str(pk)}, [OLDER, NEWER])
+
+    @property
+    def first_query(self) -> str:
+        return self.get_query_string()
+
+    @property
+    def count_words(self) -> str:
+        if self.result_count > COUNT_CAP:
+            return _("%(count)s+") % {"count": number_format(COUNT_CAP, force_grouping=True)}
+        return str(number_format(self.result_count, force_grouping=True))
+
+
+class DeskAdmin(admin.ModelAdmin[Any]):
+    """What all our lists share. `dress` may hang onto the rows of a page what its columns show."""
+
+    list_per_page = 50
+    list_max_show_all = 200
+    show_full_result_count = False
+    paginator = CappedPaginator
+    keyset: ClassVar[Sequence[str]] = ()
+    empty: ClassVar[EmptyState | None] = None
+    cards = True  # on a phone, rows become cards
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return DeskChangeList
+
+    def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        return rows
+
+
+class MachineAdmin(DeskAdmin):
+    """Rows the machine owns: looked at, never edited by hand."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False

@@ -1,0 +1,78 @@
+"""The confirmation of one verb on one thing: what will happen, what it may cost, why, and the button at the far side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.options import ModelAdmin
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from jobs.admin.verbs import Verb
+from jobs.clock import clock
+from jobs.lifecycle.errors import Refused
+
+
+class VerbsMixin(ModelAdmin[Any]):
+    """Gives a ModelAdmin the address `<pk>/do/<verb>/` for each of its verbs. GET asks, POST does."""
+
+    verbs: Sequence[Verb] = ()
+
+    def get_urls(self) -> list[URLPattern]:
+        opts = self.opts
+        name = f"{opts.app_label}_{opts.model_name}_do"
+        own = [path("<path:object_id>/do/<slug:verb_name>/", self.admin_site.admin_view(self.do_view), name=name)]
+        return [*own, *super().get_urls()]
+
+    def verb_url(self, verb: Verb, pk: object) -> str:
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_do", args=[pk, verb.name])
+
+    def do_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
+        verb = next((verb for verb in self.verbs if verb.name == verb_name), None)
+        thing = self.get_object(request, object_id)
+        if verb is None or thing is None:
+            raise Http404
+        if not (self.has_view_permission(request, thing) and request.user.has_perm(verb.permission)):
+            raise PermissionDenied
+        back = self.after_verb_url(request, thing)
+        form = verb.form(request.POST or None, request.FILES or None, thing=thing)  # type: ignore[call-arg]
+        if request.method == "POST":
+            form.is_bound = True  # a verb without fields posts nothing but its token
+            if form.is_valid() and run(request, verb, thing, form.cleaned_data):
+                return HttpResponseRedirect(back)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": verb.title,
+            "opts": self.opts,
+            "thing": thing,
+            "thing_url": back,
+            "verb": verb,
+            "form": form,
+            "effects": verb.effects(thing),
+            "money": verb.money(thing),
+        }
+        return TemplateResponse(request, "desk/confirm.html", context)
+
+    def after_verb_url(self, request: HttpRequest, thing: Any) -> str:
+        """Where the person came from, if that is a page of ours; else the thing's own page."""
+        wanted = request.POST.get("next") or request.GET.get("next") or ""
+        if wanted and url_has_allowed_host_and_scheme(wanted, allowed_hosts={request.get_host()}):
+            return wanted
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[thing.pk])
+
+
+def run(request: HttpRequest, verb: Verb, thing: Any, data: dict[str, Any]) -> bool:
+    """Call the verb and tell the person how it went. False: it refused, and nothing was changed."""
+    assert request.user.is_authenticated  # noqa: S101  admin_view let nobody else in
+    try:
+        verb.run(thing, request.user, clock.now(), data)
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+        return False
+    messages.success(request, str(verb.done))
+    return True

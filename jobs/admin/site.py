@@ -1,0 +1,69 @@
+"""The admin site: navigation in the operator's order, what every page shows, the index, and a few addresses of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, URLResolver, path
+from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin import nav
+from jobs.clock import clock
+from jobs.models import Hold
+
+
+def _holds() -> list[Hold]:
+    return list(Hold.objects.filter(lifted_at__isnull=True).select_related("set_by").order_by("kind"))
+
+
+class DeskAdminSite(admin.AdminSite):
+    site_header = _("Generation desk")
+    site_title = _("Generation desk")
+    index_title = _("Dashboard")
+    index_template = "desk/index.html"
+    empty_value_display = "—"
+    site_url = None
+
+    def get_urls(self) -> list[URLPattern | URLResolver]:
+        from jobs.admin import files, holds
+
+        own: list[URLPattern | URLResolver] = [
+            path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
+            path("file/<int:pk>/thumbnail/", self.admin_view(files.result_thumbnail), name="desk_thumbnail"),
+            path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
+            path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
+            path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
+        ]
+        return [*own, *super().get_urls()]
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        context: dict[str, Any] = super().each_context(request)
+        if not self.has_permission(request):
+            return context
+        # Lazy: popups and plain forms that show none of it ask the database nothing.
+        holds = SimpleLazyObject(_holds)
+        context |= {
+            "desk_now": SimpleLazyObject(clock.now),
+            "desk_holds": holds,
+            "desk_red_button": SimpleLazyObject(lambda: any(h.kind == Hold.Kind.RED_BUTTON for h in holds)),
+            "desk_nav": SimpleLazyObject(lambda: nav.sections(request)),
+            "desk_role": SimpleLazyObject(lambda: nav.role(request)),
+        }
+        return context
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        from jobs.admin import index
+
+        context = {
+            **self.each_context(request),
+            "title": self.index_title,
+            "subtitle": None,
+            **index.context(request, now=clock.now()),
+            **(extra_context or {}),
+        }
+        request.current_app = self.name  # type: ignore[attr-defined]
+        return TemplateResponse(request, self.index_template, context)

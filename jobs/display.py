@@ -1,0 +1,320 @@
+"""Words, icons and colours of every state, and how money, times and sizes are written. One word for one thing, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
+
+from jobs.states import CaseKind, JobState, Phase, TaskState
+from providers.contract import Charge
+
+type_word = str | Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a state is shown. `icon` is a symbol of desk/icons.svg, "" for the moving dot of work under way; `tone` one of
+    grey, green, blue, amber, red, violet, outline."""
+
+    word: type_word
+    icon: str
+    tone: str
+
+
+PHASES: Mapping[Phase, Look] = {
+    Phase.WAITING: Look(gettext_lazy("waiting"), "clock", "grey"),
+    Phase.SENDING: Look(gettext_lazy("sending"), "", "blue"),
+    Phase.AT_PROVIDER: Look(gettext_lazy("at the provider"), "", "blue"),
+    Phase.LATE: Look(gettext_lazy("late, still watched"), "radar", "violet"),
+    Phase.LOOKING: Look(gettext_lazy("looking for it"), "radar", "violet"),
+    Phase.CHECKING_COST: Look(gettext_lazy("checking what it cost"), "receipt-text", "violet"),
+    Phase.FETCHING: Look(gettext_lazy("fetching"), "arrow-down-to-line", "blue"),
+    Phase.SUCCEEDED: Look(gettext_lazy("succeeded"), "circle-check", "green"),
+    Phase.FAILED: Look(gettext_lazy("failed"), "circle-x", "red"),
+    Phase.MANUAL: Look(gettext_lazy("needs a person"), "hand", "amber"),
+    Phase.CANCELLED: Look(gettext_lazy("cancelled"), "ban", "grey"),
+}
+
+JOB_STATES: Mapping[JobState, Look] = {
+    JobState.PENDING: PHASES[Phase.WAITING],
+    JobState.ACTIVE: Look(gettext_lazy("at work"), "", "blue"),
+    JobState.MANUAL: PHASES[Phase.MANUAL],
+    JobState.SUCCEEDED: PHASES[Phase.SUCCEEDED],
+    JobState.FAILED: PHASES[Phase.FAILED],
+    JobState.CANCELLED: PHASES[Phase.CANCELLED],
+}
+
+OVERDUE = Look(pgettext_lazy("job", "late"), "timer", "violet")
+
+TASK_STATES: Mapping[TaskState, Look] = {
+    TaskState.INTENT: Look(gettext_lazy("about to send"), "circle-dashed", "grey"),
+    TaskState.SENDING: Look(gettext_lazy("sending"), "", "blue"),
+    TaskState.ACCEPTED: Look(gettext_lazy("at the provider"), "", "blue"),
+    TaskState.COMPLETED: Look(gettext_lazy("made, to be fetched"), "arrow-down-to-line", "blue"),
+    TaskState.STORED: Look(gettext_lazy("stored"), "circle-check", "green"),
+    TaskState.REFUSED: Look(gettext_lazy("refused"), "circle-x", "grey"),
+    TaskState.FAILED: Look(gettext_lazy("failed there"), "circle-x", "red"),
+    TaskState.UNSENT: Look(gettext_lazy("not sent"), "ban", "grey"),
+    TaskState.UNKNOWN: Look(gettext_lazy("outcome unknown"), "circle-help", "violet"),
+}
+
+CHARGES: Mapping[Charge, Look] = {
+    Charge.NONE: Look(gettext_lazy("no charge"), "circle-check", "grey"),
+    Charge.POSSIBLE: Look(gettext_lazy("charge possible"), "circle-help", "amber"),
+    Charge.CHARGED: Look(gettext_lazy("charged"), "banknote", "grey"),
+    Charge.REFUNDED: Look(gettext_lazy("refunded"), "undo-2", "green"),
+    Charge.WRITTEN_OFF: Look(gettext_lazy("written off"), "ban", "grey"),
+}
+
+# What a case means and what a person can do. Money stands beside it.
+CASE_HINTS: Mapping[CaseKind, tuple[type_word, type_word]] = {
+    CaseKind.UNKNOWN_SEND: (
+        gettext_lazy("The request left us, but its answer never came. The provider may have made and charged it."),
+        gettext_lazy("Find it in the provider's own dashboard and attach its id. Send again only if it is not there."),
+    ),
+    CaseKind.PAID_WITHOUT_RESULT: (
+        gettext_lazy("The provider says it is done and charged for it, but gave no file."),
+        gettext_lazy("Ask the provider's support with the id below, or resolve the job with a file of your own."),
+    ),
+    CaseKind.FAILED_BUT_CHARGED: (
+        gettext_lazy("The provider failed, and its receipt shows a charge, or never came."),
+        gettext_lazy("Ask for a refund with the id below. Sending again costs again."),
+    ),
+    CaseKind.LOST_AT_PROVIDER: (
+        gettext_lazy("The provider accepted it, and for an hour has said that it does not know the id."),
+        gettext_lazy("It is still watched. Ask the provider's support, or send again if the money may be risked."),
+    ),
+    CaseKind.NEVER_ANSWERED: (
+        gettext_lazy("The provider accepted it and has never said how it ended."),
+        gettext_lazy("Look it up in the provider's dashboard; then resolve, or send again."),
+    ),
+    CaseKind.FETCH_FAILED: (
+        gettext_lazy("The picture is made and paid for, but its file could not be fetched."),
+        gettext_lazy("Ask the provider now (fresh links), or download it there and resolve the job with the file."),
+    ),
+    CaseKind.CONFLICT: (
+        gettext_lazy("Two facts about the same send disagree. The first is kept; the other is below."),
+        gettext_lazy("Compare both with the provider's dashboard, then close the case with what you found."),
+    ),
+    CaseKind.POISON: (
+        gettext_lazy("Workers died three times while they were at this one."),
+        gettext_lazy("Look at the evidence before it is let go on: closing the case lets workers try again."),
+    ),
+    CaseKind.RESTORE: (
+        gettext_lazy("A restored database no longer knows whether this was sent."),
+        gettext_lazy("Compare with the provider's history since the backup."),
+    ),
+    CaseKind.BY_HAND: (
+        gettext_lazy("A person took this job over. The machine sends nothing more for it."),
+        gettext_lazy("Resolve it with a note (and a file, if you made one), or retry it."),
+    ),
+    CaseKind.REFUSED_BY_ALL: (
+        gettext_lazy("Every target of the route refused it. Nothing was charged."),
+        gettext_lazy("Change the prompt or the target, or close the case."),
+    ),
+    CaseKind.ATTEMPTS_EXHAUSTED: (
+        gettext_lazy("The provider turned it away as often as we ask. Nothing was charged."),
+        gettext_lazy("Retry when the provider is well again, or close the case."),
+    ),
+    CaseKind.PAID_TWICE: (
+        gettext_lazy("More than one send of this job cost money, or may have."),
+        gettext_lazy("Compare the sends below; ask for a refund where one is due, and close the case."),
+    ),
+    CaseKind.DEAD_CALLBACK: (
+        gettext_lazy("The other program never took the news about this job."),
+        gettext_lazy("Tell its people, then close the case."),
+    ),
+    CaseKind.ORPHAN: (
+        gettext_lazy("Something at the provider that no job of ours belongs to."),
+        gettext_lazy("Find out who made it; adopt or dispute it, and close the case."),
+    ),
+}
+
+# How a case was ended: resolutions that verbs write.
+RESOLUTIONS: Mapping[str, type_word] = {
+    "evidence": gettext_lazy("settled by evidence"),
+    "retried": gettext_lazy("retried"),
+    "sent_again": gettext_lazy("sent again"),
+    "done": gettext_lazy("done by hand"),
+    "gave_up": gettext_lazy("given up"),
+    "cancelled": gettext_lazy("job cancelled"),
+    "checked": gettext_lazy("looked into, nothing to do"),
+    "refund_asked": gettext_lazy("refund asked for"),
+    "settled": gettext_lazy("settled with the provider"),
+}
+
+EVENTS: Mapping[str, Look] = {
+    "created": Look(gettext_lazy("Created"), "plus", "grey"),
+    "intent": Look(gettext_lazy("Taken up, intent written"), "pencil", "grey"),
+    "armed": Look(gettext_lazy("Sending"), "send", "blue"),
+    "accepted": Look(gettext_lazy("Accepted by the provider"), "check", "blue"),
+    "refused": Look(gettext_lazy("Refused by the provider"), "circle-x", "amber"),
+    "unsent": Look(gettext_lazy("Nothing was sent"), "ban", "grey"),
+    "unknown": Look(gettext_lazy("Answer lost, outcome unknown"), "circle-help", "violet"),
+    "lost": Look(gettext_lazy("Answer lost, outcome unknown"), "circle-help", "violet"),
+    "looked": Look(gettext_lazy("Looked for it in the provider's history"), "radar", "violet"),
+    "found": Look(gettext_lazy("Found in the provider's history"), "radar", "green"),
+    "absent": Look(gettext_lazy("Proven: the provider never had it"), "radar", "green"),
+    "completed": Look(gettext_lazy("The provider has made it"), "circle-check", "blue"),
+    "stored": Look(gettext_lazy("File stored"), "arrow-down-to-line", "green"),
+    "fetched": Look(gettext_lazy("File stored"), "arrow-down-to-line", "green"),
+    "fetch_failed": Look(gettext_lazy("The file could not be fetched"), "triangle-alert", "amber"),
+    "provider_failed": Look(gettext_lazy("The provider says it failed"), "circle-x", "red"),
+    "receipt": Look(gettext_lazy("Receipt read"), "receipt-text", "grey"),
+    "released": Look(gettext_lazy("This send no longer stands in the way"), "check", "grey"),
+    "late_result": Look(gettext_lazy("A late result came; it is kept beside the decision"), "image", "violet"),
+    "case_opened": Look(gettext_lazy("Needs a person"), "hand", "amber"),
+    "case_closed": Look(gettext_lazy("Case closed"), "check-check", "grey"),
+    "case_taken": Look(gettext_lazy("Case taken"), "user-check", "grey"),
+    "case_noted": Look(gettext_lazy("Note"), "sticky-note", "grey"),
+    "conflict": Look(gettext_lazy("Two different facts"), "triangle-alert", "amber"),
+    "retried": Look(gettext_lazy("Retried"), "rotate-ccw", "blue"),
+    "retargeted": Look(gettext_lazy("Retried on another target"), "shuffle", "blue"),
+    "sent_again": Look(gettext_lazy("Sent again although a charge was possible"), "send", "amber"),
+    "marked_manual": Look(gettext_lazy("Marked for manual handling"), "hand", "amber"),
+    "resolved": Look(gettext_lazy("Resolved"), "check-check", "green"),
+    "poll_asked": Look(gettext_lazy("Asked to poll now"), "refresh-cw", "grey"),
+    "id_attached": Look(gettext_lazy("Provider id attached"), "link", "blue"),
+    "pending": Look(gettext_lazy("Waiting"), "clock", "grey"),
+    "active": Look(gettext_lazy("At work"), "play", "blue"),
+    "succeeded": Look(gettext_lazy("Succeeded"), "circle-check", "green"),
+    "failed": Look(gettext_lazy("Failed"), "circle-x", "red"),
+    "manual": Look(gettext_lazy("Handed to a person"), "hand", "amber"),
+    "cancelled": Look(gettext_lazy("Cancelled"), "ban", "grey"),
+}
+
+# Reasons and other constants that stand in rows and events.
+REASONS: Mapping[str, type_word] = {
+    "retried": gettext_lazy("retried by a person"),
+    "sent_again": gettext_lazy("sent again by a person"),
+    "going_on": gettext_lazy("settled, going on"),
+    "standing_resend": gettext_lazy("sent again by a standing decision"),
+    "standing_next": gettext_lazy("next target by a standing decision"),
+    "next_target": gettext_lazy("next target of the route"),
+    "rate_limited": gettext_lazy("the provider asked to slow down"),
+    "quota_exhausted": gettext_lazy("quota exhausted"),
+    "unauthorized": gettext_lazy("key rejected"),
+    "rejected": gettext_lazy("request rejected"),
+    "down": gettext_lazy("provider down"),
+    "unknown": gettext_lazy("outcome unknown"),
+    "unsent": gettext_lazy("could not be sent"),
+    "target_stopped": gettext_lazy("target stopped"),
+    "withdrawn": gettext_lazy("withdrawn before it was sent"),
+    "not_needed": gettext_lazy("no longer needed"),
+    "lane_died": gettext_lazy("its worker died before sending"),
+    "done": gettext_lazy("done by hand"),
+    "gave_up": gettext_lazy("given up"),
+    "cancelled": gettext_lazy("cancelled by a person"),
+    "free": gettext_lazy("it cost nothing"),
+    "absent": gettext_lazy("it never arrived"),
+    "stored": gettext_lazy("its result is stored"),
+    "person": gettext_lazy("a person decided"),
+    "standing": gettext_lazy("a standing decision"),
+    "evidence": gettext_lazy("evidence"),
+}
+
+
+def event_look(kind: str) -> Look:
+    """A kind nobody has named yet is shown by its own name."""
+    return EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
+
+
+def reason(constant: str) -> str:
+    """A constant of a row or an event in words; "" stays "". A name unknown here is shown as it is."""
+    if constant in REASONS:
+        return str(REASONS[constant])
+    if constant in CaseKind:
+        from jobs.models import Case
+
+        return str(Case.Kind(constant).label)
+    return constant.replace("_", " ")
+
+
+# --- money, times, sizes ----------------------------------------------------------------------------------------------
+
+_SYMBOLS = {"RUB": "₽", "USD": "$", "EUR": "€", "": ""}
+_NBSP = "\u00a0"
+
+
+def money(amount: Decimal | None, currency: str) -> str:
+    """`8.00 ₽`, by locale; "—" for None. Fractions of a kopeck are shown only where the amount is below one."""
+    if amount is None:
+        return "—"
+    places = 2 if abs(amount) >= 1 or amount == 0 else 4
+    shown = amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
+    symbol = _SYMBOLS.get(currency, currency)
+    return f"{number_format(shown, use_l10n=True, force_grouping=True)}{_NBSP if symbol else ''}{symbol}"
+
+
+def about(amount: Decimal, currency: str) -> str:
+    """An estimate: `≈ 8.00 ₽`."""
+    return f"≈{_NBSP}{money(amount, currency)}"
+
+
+def totals(sums: Mapping[str, Decimal]) -> str:
+    """Sums by currency in one line, currencies never mixed."""
+    return " + ".join(money(amount, currency) for currency, amount in sorted(sums.items()) if amount) or ""
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: `2 h 5 min`. Negative counts as 0."""
+    left = max(seconds, 0.0)
+    if left < 10:
+        return _("%(n)s s") % {"n": number_format(round(left, 1), 1 if left % 1 >= 0.05 else 0)}
+    left = int(left)
+    if left < 60:
+        return _("%(n)s s") % {"n": left}
+    minutes, rest = divmod(left, 60)
+    if minutes < 60:
+        words = [_("%(n)s min") % {"n": minutes}]
+        if rest and minutes < 10:
+            words.append(_("%(n)s s") % {"n": rest})
+        return " ".join(words)
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return " ".join([_("%(n)s h") % {"n": hours}, *([_("%(n)s min") % {"n": minutes}] if minutes else [])])
+    days, hours = divmod(hours, 24)
+    return " ".join([_("%(n)s d") % {"n": days}, *([_("%(n)s h") % {"n": hours}] if hours and days < 7 else [])])
+
+
+def short(seconds: float) -> str:
+    """Only the largest unit, for columns."""
+    for size_s, words in ((86_400, _("%(n)s d")), (3600, _("%(n)s h")), (60, _("%(n)s min"))):
+        if seconds >= size_s:
+            return words % {"n": int(seconds // size_s)}
+    return _("%(n)s s") % {"n": int(max(seconds, 0))}
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """`5 min ago`, `in 2 h`."""
+    seconds = (now - at).total_seconds()
+    if abs(seconds) < 1:
+        return _("now")
+    if seconds < 0:
+        return _("in %(time)s") % {"time": duration(round(-seconds))}
+    return _("%(time)s ago") % {"time": short(seconds)}
+
+
+def exact(at: datetime) -> str:
+    """The person's own time to the second, and UTC."""
+    local = timezone.localtime(at)
+    utc = at.astimezone(UTC)
+    words = f"{date_format(local, 'DATE_FORMAT')}, {local:%H:%M:%S}"
+    return words if local.utcoffset() == utc.utcoffset() else f"{words} ({utc:%H:%M:%S} UTC)"
+
+
+def size(size_bytes: int) -> str:
+    """`312 kB`, `1.4 MB`."""
+    if size_bytes < 1000:
+        return _("%(n)s B") % {"n": size_bytes}
+    if size_bytes < 1_000_000:
+        return _("%(n)s kB") % {"n": number_format(size_bytes / 1000, 0)}
+    return _("%(n)s MB") % {"n": number_format(size_bytes / 1_000_000, 1)}

@@ -1,0 +1,234 @@
+"""Deciding: what recorded facts mean for their job. Guarded; any number of lanes may try, one wins each job."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from jobs import evidence, policy
+from jobs.lifecycle import events
+from jobs.models import Case, Job, JobEvent, ProviderTask, Result, StandingDecision
+from jobs.policy import Decision, JobView, Rules, TaskView
+from jobs.states import ENDED, BLOCKING_CASES, CaseKind, JobState, Release, TaskState
+from providers.contract import Charge
+from providers.models import Account, Target
+
+FETCH_TRIES = 8
+CASE_DUE_S = 24 * 3600.0
+BLOCKING_CASE_DUE_S = 4 * 3600.0
+
+
+def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.Random) -> None:
+    """Decide every job of `job_ids` that nobody else is deciding at this moment.
+
+    A job that is locked by another decision or verb keeps its `undecided_since`; reconcile comes back to it.
+    """
+    ids = sorted(set(job_ids))
+    if not ids:
+        return
+    with transaction.atomic():
+        jobs = list(
+            Job.objects.filter(pk__in=ids).order_by("pk").select_for_update(skip_locked=True, no_key=True, of=("self",))
+        )
+        views = load(jobs, now=now)
+        written: list[JobEvent] = []
+        for job in jobs:
+            written += apply(job=job, view=views[job.pk], rules=rules, now=now, rng=rng)
+        events.write(written)
+
+
+def apply(*, job: Job, view: JobView, rules: Rules, now: datetime, rng: random.Random) -> list[JobEvent]:
+    """Write one job's decision; the caller holds the job's row lock. Returns its unsaved events."""
+    decision = policy.decide(job=view, rules=rules, rng=rng)
+    written = [
+        *_release(job, decision, now),
+        *_cases(job, decision, now),
+        *_state(job, decision, now),
+    ]
+    undecided = [task.id for task in view.tasks if task.undecided]
+    if undecided:
+        # The job's lock is held, but record needs none: clear only what this decision has seen.
+        ProviderTask.objects.filter(pk__in=undecided, undecided_since__lte=now).update(undecided_since=None)
+    return written
+
+
+def _release(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
+    written = []
+    for task_id, released_by in decision.release:
+        task = ProviderTask.objects.filter(pk=task_id, blocks_send=True)
+        if released_by is Release.FREE:
+            task = task.filter(charge__in=[Charge.NONE, Charge.REFUNDED])
+        standing = None
+        if released_by is Release.STANDING:
+            standing = StandingDecision.objects.filter(target__tasks=task_id, ended_at__isnull=True).first()
+        if task.update(blocks_send=False, released_by=released_by, standing=standing):
+            written.append(
+                events.event(job_id=job.pk, task_id=task_id, kind="released", now=now, by=released_by.value)
+            )
+    if decision.withdraw:
+        gone = ProviderTask.objects.filter(pk__in=decision.withdraw, armed_at__isnull=True, unsent_at__isnull=True)
+        gone.update(unsent_at=now, unsent_reason="not_needed", ours=True, blocks_send=False, released_by=Release.UNSENT)
+    return written
+
+
+def due_after(kind: CaseKind) -> timedelta:
+    """How soon a person should look."""
+    return timedelta(seconds=BLOCKING_CASE_DUE_S if kind in BLOCKING_CASES else CASE_DUE_S)
+
+
+def _cases(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
+    opened = [
+        Case(
+            kind=case.kind,
+            job=job,
+            task_id=case.task_id,
+            money_at_risk=case.money,
+            currency=case.currency,
+            detail=case.detail,
+            opened_at=now,
+            due_at=now + due_after(case.kind),
+        )
+        for case in decision.open
+    ]
+    Case.objects.bulk_create(opened, ignore_conflicts=True)
+    written = [
+        events.event(job_id=job.pk, task_id=case.task_id, kind="case_opened", now=now, case=case.kind)
+        for case in decision.open
+    ]
+    for kind, task_id in decision.close:
+        live = Case.objects.filter(kind=kind, job=job, task_id=task_id, resolved_at__isnull=True)
+        if live.update(resolved_at=now, resolution="evidence"):
+            written.append(
+                events.event(job_id=job.pk, task_id=task_id, kind="case_closed", now=now, case=kind, by="evidence")
+            )
+    return written
+
+
+def _state(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
+    written = [
+        events.event(job_id=job.pk, task_id=task_id, kind="late_result", now=now) for task_id in decision.late_results
+    ]
+    if decision.state is None:
+        return written
+    changes: dict[str, object] = {"reason": decision.reason, "reason_text": decision.text}
+    if decision.target_id is not None:
+        changes["target_id"] = decision.target_id
+    if decision.state is JobState.PENDING:
+        changes["not_before"] = now + timedelta(seconds=decision.wait_s)
+    if decision.deliver is not None:
+        changes["delivered_id"] = decision.deliver
+    changes["finished_at"] = now if decision.state in ENDED else None
+    if Job.objects.move(job.pk, old=JobState(job.state), new=decision.state, **changes):
+        written.append(
+            events.event(
+                job_id=job.pk, kind=decision.state.value, now=now, reason=decision.reason, wait_s=round(decision.wait_s, 1)
+            )
+        )
+    return written
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
+    """Views of jobs whose rows the caller has locked. Seven queries, however many jobs."""
+    ids = [job.pk for job in jobs]
+    tasks: dict[int, list[ProviderTask]] = defaultdict(list)
+    for task in ProviderTask.objects.filter(job_id__in=ids).select_related("account").order_by("created_at", "id"):
+        tasks[task.job_id].append(task)
+    results: dict[int, dict[UUID, int]] = defaultdict(dict)
+    for job_id, task_id, pk in (
+        Result.objects.filter(job_id__in=ids, task__isnull=False).order_by("-position").values_list("job_id", "task_id", "pk")
+    ):
+        results[job_id][task_id] = pk
+    opened: dict[int, set[tuple[CaseKind, UUID | None]]] = defaultdict(set)
+    closed: dict[int, set[tuple[CaseKind, UUID | None]]] = defaultdict(set)
+    for case in Case.objects.filter(job_id__in=ids):
+        key = (CaseKind(case.kind), case.task_id)
+        if case.resolved_at is None:
+            opened[case.job_id or 0].add(key)
+        elif case.resolved_by_id is not None:
+            closed[case.job_id or 0].add(key)
+    standing: dict[str, set[int]] = defaultdict(set)
+    for what, target_id in StandingDecision.objects.filter(ended_at__isnull=True).values_list("what", "target_id"):
+        standing[what].add(target_id)
+    accounts = _accounts({target_id for job in jobs for target_id in job.route})
+    return {
+        job.pk: JobView(
+            id=job.pk,
+            state=JobState(job.state),
+            route=tuple(job.route),
+            target_id=job.target_id,
+            attempts_since=job.attempts_since,
+            decided_by_person=job.decided_at is not None,
+            tasks=[view(task, now=now) for task in tasks[job.pk]],
+            open_cases=frozenset(opened[job.pk]),
+            closed_by_person=frozenset(closed[job.pk]),
+            results=results[job.pk],
+            accounts=accounts,
+            standing_resend=frozenset(standing[StandingDecision.What.RESEND_UNKNOWN]),
+            standing_next=frozenset(standing[StandingDecision.What.NEXT_AFTER_CHARGED]),
+        )
+        for job in jobs
+    }
+
+
+def _accounts(target_ids: set[int]) -> dict[int, int | None]:
+    """The newest account of each target's provider: where its next send would go."""
+    by_provider = dict(Account.objects.order_by("pk").values_list("provider", "pk"))
+    return {
+        pk: by_provider.get(provider)
+        for pk, provider in Target.objects.filter(pk__in=target_ids).values_list("pk", "provider")
+    }
+
+
+def view(task: ProviderTask, *, now: datetime) -> TaskView:
+    """A task's row as the policy sees it at `now`."""
+    state = TaskState(task.state)
+    return TaskView(
+        id=task.pk,
+        state=state,
+        charge=Charge(task.charge),
+        target_id=task.target_id,
+        account_id=task.account_id,
+        created_at=task.created_at,
+        estimated_cost=task.estimated_cost,
+        currency=task.currency,
+        cost=task.cost,
+        blocks_send=task.blocks_send,
+        released_by=task.released_by,
+        undecided=task.undecided_since is not None,
+        failure_class=task.failure_class,
+        failure_text=task.failure_text,
+        wait_s=task.wait_s,
+        ours=task.ours,
+        target_stops=task.target_stops,
+        unsent_reason=task.unsent_reason,
+        absent=task.absent_at is not None,
+        has_result=bool(task.files or task.result_text),
+        receipts_over=task.receipts_end_at is not None and task.next_receipt_at is None,
+        fetch_given_up=task.fetch_failures >= FETCH_TRIES,
+        fetch_trouble=task.fetch_trouble,
+        missing_long=task.missing_since is not None
+        and now - task.missing_since >= timedelta(seconds=policy.MISSING_FOR_S),
+        watch_over=task.watch_until is not None and now >= task.watch_until,
+        unclear=state is TaskState.UNKNOWN and _overdue(task, now=now),
+        deaths=task.deaths,
+    )
+
+
+def _overdue(task: ProviderTask, *, now: datetime) -> bool:
+    assert task.send_not_after is not None  # noqa: S101  armed, by constraint
+    return evidence.overdue(
+        send_not_after=task.send_not_after,
+        deadline_s=task.call_deadline_s or 0.0,
+        lag_s=task.account.history_lag_s,
+        absent_seen_at=task.absent_seen_at,
+        now=now,
+    )

@@ -1,0 +1,352 @@
+"""What people may do to a job, a task or a case. Permissions are checked by whoever offers the verb; here only whether
+the thing can be done. Each verb raises `Refused` with a sentence for people and has then changed nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+from uuid import UUID
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from jobs import bell
+from jobs.lifecycle import decide, events
+from jobs.lifecycle.errors import Refused
+from jobs.models import Case, Hold, Job, ProviderTask, Result
+from jobs.results import Stored
+from jobs.rules import rules
+from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
+from providers.contract import Charge
+from providers.models import Target
+
+Actor = AbstractBaseUser | None
+_PERSON_MAY_RELEASE = frozenset({TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN})
+
+
+@contextmanager
+def _locked(job_id: int) -> Iterator[Job]:
+    """The job under its row lock, in one transaction with everything done to it."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True, of=("self",)).filter(pk=job_id).first()
+        if job is None:
+            raise Refused(_("There is no job %(id)s.") % {"id": job_id})
+        yield job
+
+
+def _blocking(job: Job) -> ProviderTask | None:
+    return ProviderTask.objects.select_for_update(no_key=True).filter(job=job, blocks_send=True).first()
+
+
+def _money(task: ProviderTask) -> str:
+    amount: Decimal = task.cost if task.cost is not None else task.estimated_cost
+    return f"{amount.normalize():f} {task.currency}"
+
+
+def _pending(job: Job, *, now: datetime, reason: str, text: str, target_id: int | None = None) -> None:
+    """Back to the queue with a new start. The caller has made sure that nothing blocks a send."""
+    Job.objects.filter(pk=job.pk).update(
+        state=JobState.PENDING,
+        reason=reason,
+        reason_text=text,
+        not_before=now,
+        attempts_since=now,
+        finished_at=None,
+        decided_at=None,
+        decided_by=None,
+        target_id=target_id or job.target_id,
+    )
+    bell.ring()
+
+
+def _close_cases(job: Job, *, now: datetime, actor: Actor, resolution: str) -> None:
+    Case.objects.filter(job=job, resolved_at__isnull=True).exclude(kind=CaseKind.PAID_TWICE).update(
+        resolved_at=now, resolution=resolution, resolved_by_id=actor.pk if actor else None
+    )
+
+
+def _check_free(job: Job) -> None:
+    task = _blocking(job)
+    if task is None:
+        return
+    if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:
+        raise Refused(
+            _("Job %(job)s can't simply be retried: its last send may have cost %(money)s and is %(state)s.")
+            % {"job": job.pk, "money": _money(task), "state": task.get_state_display()}
+        )
+    raise Refused(_("Job %(job)s is about to be sent already.") % {"job": job.pk})
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+    """Start anew where the earlier sends are proven to have cost nothing."""
+    with _locked(job_id) as job:
+        if job.state not in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}:
+            raise Refused(_("Job %(job)s is %(state)s; only failed, cancelled or manual jobs are retried.")
+                          % {"job": job.pk, "state": job.get_state_display()})  # fmt: skip
+        _check_free(job)
+        _close_cases(job, now=now, actor=actor, resolution="retried")
+        first = job.route[0] if job.state == JobState.FAILED else None
+        _pending(job, now=now, reason="retried", text=reason, target_id=first)
+        events.write([events.event(job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason)])
+
+
+def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
+    """Send again although the earlier send may have been charged. Booked with its money as a possible duplicate."""
+    with _locked(job_id) as job:
+        if job.state in {JobState.SUCCEEDED, JobState.PENDING}:
+            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+        task = _blocking(job)
+        if task is None:
+            raise Refused(_("Nothing stands in the way of job %(job)s: use retry.") % {"job": job.pk})
+        if TaskState(task.state) not in _PERSON_MAY_RELEASE:
+            raise Refused(_("The send of job %(job)s is under way right now.") % {"job": job.pk})
+        ProviderTask.objects.filter(pk=task.pk).update(
+            blocks_send=False, released_by=Release.PERSON, released_user_id=actor.pk if actor else None
+        )
+        _close_cases(job, now=now, actor=actor, resolution="sent_again")
+        _pending(job, now=now, reason="sent_again", text=reason)
+        events.write(
+            [
+                events.event(
+                    job_id=job.pk, task_id=task.pk, kind="sent_again", now=now, actor=actor, reason=reason,
+                    possible_duplicate=_money(task),
+                )
+            ]
+        )  # fmt: skip
+
+
+def retry_on_target(*, job_id: int, target_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+    """Like retry, on a target of the person's choice."""
+    with _locked(job_id) as job:
+        target = Target.objects.filter(pk=target_id).first()
+        if target is None or not target.open:
+            raise Refused(_("That target is closed."))
+        if job.state == JobState.SUCCEEDED:
+            raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
+        _check_free(job)
+        _close_cases(job, now=now, actor=actor, resolution="retried")
+        route = [target.pk, *[pk for pk in job.route if pk != target.pk]]
+        Job.objects.filter(pk=job.pk).update(route=route)
+        _pending(job, now=now, reason="retried", text=reason, target_id=target.pk)
+        events.write(
+            [events.event(job_id=job.pk, kind="retargeted", now=now, actor=actor, reason=reason, target=target.name)]
+        )
+
+
+def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
+    """A person takes the job over; the machine sends nothing more for it, but watches what is under way."""
+    with _locked(job_id) as job:
+        if job.state == JobState.SUCCEEDED:
+            raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
+        _withdraw_intent(job, now=now)
+        Case.objects.bulk_create(
+            [
+                Case(
+                    kind=CaseKind.BY_HAND, job=job, opened_at=now, note=note,
+                    due_at=now + decide.due_after(CaseKind.BY_HAND), owner_id=actor.pk if actor else None,
+                )
+            ],
+            ignore_conflicts=True,
+        )  # fmt: skip
+        Job.objects.filter(pk=job.pk).update(
+            state=JobState.MANUAL, reason=CaseKind.BY_HAND, reason_text=note, finished_at=None,
+            decided_at=None, decided_by=None,
+        )  # fmt: skip
+        events.write([events.event(job_id=job.pk, kind="marked_manual", now=now, actor=actor, note=note)])
+
+
+def resolve(
+    *,
+    job_id: int,
+    actor: Actor,
+    now: datetime,
+    outcome: Literal["done", "gave_up"],
+    note: str,
+    stored: Stored | None = None,
+) -> None:
+    """End a job by a person's word: done (with a file of their own, if they have one) or given up.
+
+    Sends under way stay watched; what they bring is kept and announced, never delivered over this decision.
+    """
+    with _locked(job_id) as job:
+        if job.state in {JobState.SUCCEEDED, JobState.CANCELLED}:
+            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+        if not note.strip():
+            raise Refused(_("Say in the note what was done; whoever reads this later will need it."))
+        _withdraw_intent(job, now=now)
+        delivered = None
+        if stored is not None:
+            delivered = Result.objects.create(
+                job=job, key=stored.key, thumb_key=stored.thumb_key, sha256=stored.sha256,
+                media_type=stored.media_type, size_bytes=stored.size_bytes, width=stored.width, height=stored.height,
+                created_at=now, uploaded_by_id=actor.pk if actor else None,
+            )  # fmt: skip
+        _release_by_person(job, actor=actor)
+        _close_cases(job, now=now, actor=actor, resolution=outcome)
+        Job.objects.filter(pk=job.pk).update(
+            state=JobState.SUCCEEDED if outcome == "done" else JobState.FAILED,
+            reason=outcome, reason_text=note, delivered=delivered, finished_at=now,
+            decided_at=now, decided_by_id=actor.pk if actor else None,
+        )  # fmt: skip
+        events.write([events.event(job_id=job.pk, kind="resolved", now=now, actor=actor, outcome=outcome, note=note)])
+
+
+def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+    """Nothing more is sent. A send under way is still watched, and what it cost stays on the books."""
+    with _locked(job_id) as job:
+        if job.state in ENDED:
+            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+        _withdraw_intent(job, now=now)
+        Case.objects.filter(job=job, kind=CaseKind.BY_HAND, resolved_at__isnull=True).update(
+            resolved_at=now, resolution="cancelled", resolved_by_id=actor.pk if actor else None
+        )
+        Job.objects.filter(pk=job.pk).update(
+            state=JobState.CANCELLED, reason="cancelled", reason_text=reason, finished_at=now,
+            decided_at=now, decided_by_id=actor.pk if actor else None,
+        )  # fmt: skip
+        events.write([events.event(job_id=job.pk, kind="cancelled", now=now, actor=actor, reason=reason)])
+
+
+def _withdraw_intent(job: Job, *, now: datetime) -> None:
+    """Turn an intent that is not armed yet into unsent. An arm at this moment either wins the row first, and then the
+    task is watched, or finds it withdrawn and sends nothing."""
+    ProviderTask.objects.filter(job=job, armed_at__isnull=True, unsent_at__isnull=True).update(
+        unsent_at=now, unsent_reason="withdrawn", ours=True, blocks_send=False, released_by=Release.UNSENT
+    )
+
+
+def _release_by_person(job: Job, *, actor: Actor) -> None:
+    task = _blocking(job)
+    if task is not None and TaskState(task.state) in _PERSON_MAY_RELEASE:
+        ProviderTask.objects.filter(pk=task.pk).update(
+            blocks_send=False, released_by=Release.PERSON, released_user_id=actor.pk if actor else None
+        )
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def poll_now(*, task_id: UUID, actor: Actor, now: datetime) -> None:
+    """Ask the provider about a watched task at once."""
+    moved = ProviderTask.objects.filter(
+        pk=task_id, provider_id__isnull=False, completed_at__isnull=True, stored_at__isnull=True
+    ).update(next_poll_at=now, hinted_at=now)
+    if not moved:
+        raise Refused(_("There is nothing to ask: the provider's id is not known, or it has answered."))
+    task = ProviderTask.objects.get(pk=task_id)
+    with transaction.atomic():
+        events.write([events.event(job_id=task.job_id, task_id=task_id, kind="poll_asked", now=now, actor=actor)])
+        bell.ring()
+
+
+def attach_provider_id(
+    *, task_id: UUID, provider_id: str, actor: Actor, now: datetime, reason: str, poll_at: datetime
+) -> None:
+    """Tell an unknown send what its id at the provider is. The caller has checked the id at the provider (jobs/attach.py)."""
+    try:
+        with transaction.atomic():
+            found = ProviderTask.objects.filter(pk=task_id).values_list("job_id", flat=True).first()
+            if found is None:
+                raise Refused(_("There is no such task."))
+            with _locked(found) as job:
+                task = ProviderTask.objects.select_for_update(no_key=True).get(pk=task_id)
+                if task.provider_id is not None or task.armed_at is None:
+                    raise Refused(_("This task has an id already, or was never sent."))
+                ProviderTask.objects.filter(pk=task_id).update(
+                    provider_id=provider_id, accepted_at=now, next_poll_at=poll_at, next_look_at=None,
+                    undecided_since=now,
+                )  # fmt: skip
+                events.write(
+                    [
+                        events.event(
+                            job_id=job.pk, task_id=task_id, kind="id_attached", now=now, actor=actor, reason=reason,
+                            provider_id=provider_id,
+                        )
+                    ]
+                )  # fmt: skip
+                bell.ring()
+    except IntegrityError as error:
+        raise Refused(_("This id belongs to another task already.")) from error
+    decide.decide(job_ids=[found], rules=rules(), now=now, rng=random.Random())  # noqa: S311  jitter
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+
+def take_case(*, case_id: int, actor: Actor, now: datetime) -> None:
+    """Make it mine; an owner who is at it already keeps it unless it is the same person."""
+    mine = Case.objects.filter(pk=case_id, resolved_at__isnull=True).filter(Q(owner=None) | Q(owner_id=actor.pk if actor else None))  # fmt: skip
+    if not mine.update(owner_id=actor.pk if actor else None):
+        raise Refused(_("This case is closed, or somebody else has it."))
+    _case_event(case_id, "case_taken", actor=actor, now=now)
+
+
+def note_case(*, case_id: int, actor: Actor, now: datetime, note: str) -> None:
+    """Add a line to the case's note."""
+    case = Case.objects.filter(pk=case_id).first()
+    if case is None:
+        raise Refused(_("There is no such case."))
+    line = f"{now:%Y-%m-%d %H:%M} {actor.get_username() if actor else ''}: {note.strip()}"
+    Case.objects.filter(pk=case_id).update(note=f"{case.note}\n{line}".strip())
+    _case_event(case_id, "case_noted", actor=actor, now=now, note=note.strip())
+
+
+def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, note: str) -> None:
+    """Close a case that holds nothing up. One that does is closed by what settles its job: retry, resend, attach, resolve."""
+    case = Case.objects.filter(pk=case_id, resolved_at__isnull=True).first()
+    if case is None:
+        raise Refused(_("This case is closed."))
+    if case.job_id is not None and CaseKind(case.kind) in BLOCKING_CASES:
+        job_open = Job.objects.filter(pk=case.job_id).exclude(state__in=ENDED).exists()
+        if job_open and case.kind not in {CaseKind.CONFLICT, CaseKind.POISON}:
+            raise Refused(_("Decide the job first: retry, send again, attach an id, or resolve it."))
+    if not note.strip():
+        raise Refused(_("Say in the note what was found."))
+    with transaction.atomic():
+        Case.objects.filter(pk=case_id, resolved_at__isnull=True).update(
+            resolved_at=now, resolution=resolution, resolved_by_id=actor.pk if actor else None,
+            note=f"{case.note}\n{note.strip()}".strip(),
+        )  # fmt: skip
+        if case.kind == CaseKind.POISON and case.task_id:
+            ProviderTask.objects.filter(pk=case.task_id).update(deaths=0, undecided_since=now)
+        if case.kind == CaseKind.CONFLICT and case.task_id:
+            ProviderTask.objects.filter(pk=case.task_id).update(undecided_since=now)
+        _case_event(case_id, "case_closed", actor=actor, now=now, resolution=resolution, note=note.strip())
+        bell.ring()
+
+
+def _case_event(case_id: int, kind: str, *, actor: Actor, now: datetime, **data: str) -> None:
+    case = Case.objects.get(pk=case_id)
+    if case.job_id is not None:
+        events.write(
+            [events.event(job_id=case.job_id, task_id=case.task_id, kind=kind, now=now, actor=actor, case=case.kind, **data)]
+        )
+
+
+# --- the red button ---------------------------------------------------------------------------------------------------
+
+
+def press_red_button(*, actor: Actor, now: datetime, reason: str) -> None:
+    """No new spending from this moment; polls and fetches go on. Pressing it twice changes nothing."""
+    Hold.objects.bulk_create(
+        [Hold(kind=Hold.Kind.RED_BUTTON, set_at=now, set_by_id=actor.pk if actor else None, reason=reason)],
+        ignore_conflicts=True,
+    )
+
+
+def lift_red_button(*, actor: Actor, now: datetime, reason: str) -> None:
+    """Sends may go on."""
+    with transaction.atomic():
+        lifted = Hold.objects.filter(kind=Hold.Kind.RED_BUTTON, lifted_at__isnull=True)
+        if not lifted.update(lifted_at=now, lifted_by_id=actor.pk if actor else None):
+            raise Refused(_("The red button is not pressed."))
+        bell.ring()

@@ -1,0 +1,50 @@
+"""The settings as values, read at the edge and passed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from jobs.policy import Rules
+
+# A send may start this long after it was armed; then the fence holds it back.
+SEND_WINDOW_S = 10.0
+# Beyond fence, deadline and lag, before absence is concluded (design.md, section 4, zombies).
+ABSENCE_MARGIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the engine. Seconds, counts."""
+
+    concurrency: int
+    poll_interval_s: float
+    late_poll_interval_s: float
+    poll_deadline_s: float
+    reconcile_interval_s: float
+    post_deadline_s: float
+    exposure_prices: int
+    price_ceiling_factor: float
+
+
+def rules() -> Rules:
+    return Rules(
+        max_retries=settings.WORKER_MAX_RETRIES,
+        free_refusal_attempts=settings.FREE_REFUSAL_ATTEMPTS,
+        fallback_on=settings.FALLBACK_ON,
+        patience_s=settings.JOB_PATIENCE_SEC,
+    )
+
+
+def limits() -> Limits:
+    return Limits(
+        concurrency=settings.WORKER_CONCURRENCY,
+        poll_interval_s=settings.POLL_INTERVAL_SEC,
+        late_poll_interval_s=max(settings.RECONCILE_INTERVAL_SEC, settings.POLL_INTERVAL_SEC),
+        poll_deadline_s=settings.POLL_DEADLINE_SEC,
+        reconcile_interval_s=settings.RECONCILE_INTERVAL_SEC,
+        post_deadline_s=settings.POST_DEADLINE_SEC,
+        exposure_prices=settings.EXPOSURE_LIMIT_PRICES,
+        price_ceiling_factor=settings.PRICE_CEILING_FACTOR,
+    )

@@ -1,0 +1,185 @@
+"""django-q2's entry points, thin. Found by dotted path; each says in a word what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from types import FrameType
+
+from asgiref.sync import sync_to_async
+from django.db import Error, close_old_connections, connections
+from django.dispatch import receiver
+from django_q.conf import Conf
+from django_q.models import Failure
+from django_q.signals import post_spawn
+
+from jobs import bell, engine, lanes
+from jobs.clock import clock
+from jobs.lifeline import lane_limit_s, lifeline
+
+logger = logging.getLogger(__name__)
+
+_KEEP_FAILURES = timedelta(days=14)
+# A slice that fails sooner has met something that the next would meet too: the minute's ring comes soon enough.
+_FAILED_AT_ONCE_S = 5.0
+_LOOK_FOR_DEAD_S = 2 * lanes.HEARTBEAT_S
+
+
+def run_lane() -> str:
+    """Take a slot and run the engine for a slice. `full` where all slots are held, `stopping` in a cluster that ends."""
+    if lifeline.pulled():
+        bell.ring()  # this message is used up; another cluster may take over
+        return "stopping"
+    held = lanes.take(
+        host=socket.gethostname(), pid=os.getpid(), version=lanes.code_version(), now=clock.now()
+    )
+    if held is None:
+        return "full"
+    started = time.monotonic()
+    ended_well = False
+    try:
+        with lanes.life_mark(held.run_id), _ended_by_force(), _outliving_the_sentinel():
+            asyncio.run(_run_slice(held))
+        ended_well = True
+    finally:
+        try:
+            # Free, then look, then ring: see jobs/bell.py.
+            close_old_connections()  # ours sat idle for the slice; the server may have been restarted meanwhile
+            lanes.free(run_id=held.run_id)
+            if ended_well or time.monotonic() - started > _FAILED_AT_ONCE_S:
+                ring_if_work_waits()
+        except Error as error:
+            logger.warning("lane.not_freed %s", error)
+        if lifeline.orphaned():
+            os._exit(0)
+    return "ran"
+
+
+def ring_if_work_waits() -> bool:
+    """Ring where a lane is needed; whether it was."""
+    waiting = lanes.work_waiting(clock.now())
+    if waiting:
+        bell.ring()
+    return waiting
+
+
+def ring_each_minute() -> str:
+    """The net under lost bells and dead lanes."""
+    lanes.free_killed()
+    lanes.free_dead(clock.now())
+    Failure.objects.filter(stopped__lt=clock.now() - _KEEP_FAILURES).delete()
+    return "rang" if ring_if_work_waits() else "nothing to do"
+
+
+@receiver(post_spawn)
+def wake_after_a_death(**_kwargs: object) -> None:
+    """In each new worker: the one it replaces may have died with a lane in it. Frees its slot without waiting 30 s."""
+    try:
+        lanes.free_killed()
+        ring_if_work_waits()
+    except (Error, OSError) as error:
+        # A worker must come up without the database too; the minute's ring follows.
+        logger.warning("worker.no_wake_up %s", error)
+
+
+async def _run_slice(held: lanes.Held) -> None:
+    stop = asyncio.Event()
+    beside = [asyncio.create_task(_hand_over(held, stop)), asyncio.create_task(_replace_dead_lanes())]
+    try:
+        with _told_to_stop(asyncio.get_running_loop(), stop):
+            await engine.run_slice(held, stop=stop)
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        # In the thread that has them: django-q2 closes only those of the worker's main thread.
+        await sync_to_async(connections.close_all)()
+
+
+async def _hand_over(held: lanes.Held, stop: asyncio.Event) -> None:
+    """As soon as this lane is to stop: bound its rest, and call another cluster's lane without waiting for the drain."""
+    await stop.wait()
+    _force_after(lane_limit_s())
+    try:
+        await sync_to_async(_drain_and_ring)(held)
+    except Error as error:
+        logger.warning("lane.no_hand_over %s", error)
+
+
+async def _replace_dead_lanes() -> None:
+    """A bell that found a dead lane's slot still held is used up; whoever lives must ring again."""
+    while True:
+        await asyncio.sleep(_LOOK_FOR_DEAD_S)
+        try:
+            await sync_to_async(_free_dead_and_ring)()
+        except Error as error:
+            logger.warning("lane.no_look_for_dead %s", error)
+
+
+def _free_dead_and_ring() -> None:
+    if lanes.free_dead(clock.now()):
+        bell.ring()
+
+
+def _drain_and_ring(held: lanes.Held) -> None:
+    lanes.drain(run_id=held.run_id)
+    bell.ring()
+
+
+@contextlib.contextmanager
+def _told_to_stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    """`stop` is set by the end of the lifeline or by SIGTERM, while this lasts."""
+
+    def on_lifeline(fd: int) -> None:
+        loop.remove_reader(fd)  # it stays readable
+        stop.set()
+
+    def on_sigterm(_signum: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    if lifeline.fd is not None:
+        loop.add_reader(lifeline.fd, on_lifeline, lifeline.fd)
+    # Not loop.add_signal_handler: its removal would leave the default, and an idle worker must ignore SIGTERM.
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, on_sigterm) if here else None
+    try:
+        yield
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before)
+        if lifeline.fd is not None:
+            loop.remove_reader(lifeline.fd)
+
+
+@contextlib.contextmanager
+def _outliving_the_sentinel() -> Iterator[None]:
+    """A lane whose parent dies drains; an idle worker dies with it."""
+    lifeline.on_parent_death(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        lifeline.on_parent_death(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _ended_by_force() -> Iterator[None]:
+    """A lane that hangs where no signal handler runs (C code) ends after the queue's timeout, traceback on stderr."""
+    _force_after(float(Conf.TIMEOUT or 600) + 1)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _force_after(limit_s: float) -> None:
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__ or 2)

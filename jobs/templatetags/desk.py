@@ -1,0 +1,114 @@
+"""What the templates need to draw the desk's components. Words and tones come from jobs/display.py."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from django import template
+from django.contrib.messages.storage.base import Message
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from jobs import display
+from jobs.display import Look
+
+register = template.Library()
+
+_DIRECTED = frozenset({"arrow-left", "arrow-right", "chevron-left", "chevron-right", "send", "log-out", "undo-2"})
+_MESSAGE_ICONS = {"success": "circle-check", "warning": "triangle-alert", "error": "circle-x"}
+
+
+@register.simple_tag
+def icon(name: str, *, size: int = 16, **attributes: str) -> SafeString:
+    """One icon of the sprite, hidden from screen readers: a word stands beside it. Directed ones flip in RTL."""
+    classes = ["icon"]
+    if size == 20:
+        classes.append("icon-20")
+    if name in _DIRECTED:
+        classes.append("icon-directed")
+    if "class" in attributes:
+        classes.append(attributes["class"])
+    return format_html(
+        '<svg class="{}" aria-hidden="true"><use href="{}#{}"></use></svg>',
+        " ".join(classes),
+        static("desk/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def mark(look: Look) -> SafeString:
+    """The icon of a look; a moving dot where the look has no icon."""
+    return icon(look.icon) if look.icon else format_html('<span class="{}" aria-hidden="true"></span>', "dot")
+
+
+@register.simple_tag
+def pill(look: Look, *, large: bool = False) -> SafeString:
+    """Icon, word and colour."""
+    return format_html(
+        '<span class="pill{} tone-{}">{}<span>{}</span></span>',
+        " pill-large" if large else "",
+        look.tone,
+        mark(look),
+        look.word,
+    )
+
+
+@register.simple_tag
+def ago(at: datetime | None, now: datetime) -> SafeString:
+    """How long ago or ahead, with the exact time on hover and for screen readers."""
+    if at is None:
+        return format_html("—")
+    words = display.ago(at, now)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words)
+
+
+@register.simple_tag
+def clock_time(at: datetime, *, day: bool = False) -> SafeString:
+    """The time of day in the person's zone, with seconds, and the exact time on hover."""
+    local = timezone.localtime(at)
+    text = f"{local:%H:%M:%S}"
+    if day:
+        text = f"{date_format(local, 'MONTH_DAY_FORMAT')}, {text}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), text)
+
+
+@register.filter
+def duration(value: timedelta | float | None) -> str:
+    if value is None:
+        return "—"
+    return display.duration(value.total_seconds() if isinstance(value, timedelta) else value)
+
+
+@register.simple_tag
+def money(amount: Decimal | None, currency: str) -> SafeString:
+    return format_html('<bdi class="num">{}</bdi>', display.money(amount, currency))
+
+
+@register.simple_tag
+def copy(text: str) -> SafeString:
+    """A button that copies `text`; without JavaScript the text beside it can be selected."""
+    return format_html(
+        '<button type="button" class="copy" data-copy="{}" data-done="{}" aria-label="{}" title="{}">{}{}</button>',
+        text,
+        _("Copied"),
+        _("Copy %(text)s") % {"text": text},
+        _("Copy"),
+        icon("copy", **{"class": "icon-todo"}),
+        icon("check", **{"class": "icon-done"}),
+    )
+
+
+@register.simple_tag
+def message_icon(message: Message) -> SafeString:
+    return icon(_MESSAGE_ICONS.get(message.level_tag, "info"))
+
+
+@register.filter
+def bytes_short(size: int) -> str:
+    return display.size(size)

@@ -1,0 +1,564 @@
+"""The only place that knows the HTTP client.
+
+It carries `Call`s out and brings `Answer`s or `NoAnswer`s back, and never raises for what the network did. Paid POSTs and
+reads have nothing in common but that: a paid POST gets a connection of its own, is sent once, and is watched closely
+enough to say whether a byte of it left; reads share kept-alive connections and may be repeated by whoever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import socket
+import ssl
+import struct
+import traceback
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import httpx
+import tenacity
+from httpx_aiohttp import AiohttpTransport
+
+from providers.contract import Answer, Call, NoAnswer
+from providers.redaction import redact_headers, redact_text, sanitise
+
+__all__ = [
+    "Downloaded",
+    "Sending",
+    "Transport",
+    "redact_headers",
+    "redact_text",
+    "sanitise",
+]
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024  # answers may hold pictures as base64
+MAX_ERROR_BYTES = 64 * 1024  # what is kept of a download's refusal
+CONNECT_S = 10.0
+USER_TIMEOUT_MS = 10_000  # unacknowledged data of a paid POST: the absence rule counts on these 10 s
+KEEP_ALIVE_S = 60.0  # longer than the slowest poll interval
+READ_CONNECTIONS = 512
+CHUNK_BYTES = 64 * 1024
+FILE_CHUNK_BYTES = 256 * 1024
+MAX_REDIRECTS = 3
+STALL_S = 1.0  # a deadline noticed this much too late means that our own process stood still
+GRACE_S = 2.0  # then what the kernel has already received may still be read
+PATIENT_S = 10.0  # a deadline shorter than this says nothing about the provider
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CONNECT_ERRORS = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+)
+# Failures to connect that this machine caused: out of descriptors, ports or memory.
+_OWN_ERRNOS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
+_HEADERS = {"accept": "application/json", "user-agent": "studio-generation-desk"}
+
+
+@dataclass(slots=True)
+class Sending:
+    """How far a paid POST has come; readable at any moment, also after a cancellation.
+
+    `headers_started` False proves that no byte of the request left. `answer` is set as soon as it is complete.
+    """
+
+    headers_started: bool = False
+    request_sent: bool = False
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    answer: Answer | None = None
+
+    def so_far(self, reason: str, *, ours: bool = False) -> Answer | NoAnswer:
+        """What is known now: the complete answer, or what had arrived when `reason` ended the call."""
+        if self.answer is not None:
+            return self.answer
+        return NoAnswer(
+            sent=self.headers_started,
+            reason=reason,
+            ours=ours,
+            status=self.status,
+            headers=self.headers,
+            body=bytes(self.body),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A file that is complete on disk. `media_type` is what the server claims, lower case, "" if nothing."""
+
+    size: int
+    sha256: str
+    media_type: str
+
+
+class _FencedError(Exception):
+    """The moment after which nothing may be sent has passed."""
+
+
+class _TooLargeError(Exception):
+    """The answer exceeds its cap."""
+
+
+class Transport:
+    """The HTTP connections of one lane. Made and used inside one event loop; `aclose` it there.
+
+    `paid` and `reads` replace the network for tests and the simulation (any httpx transport). A paid replacement that
+    calls the request's `trace` extension itself, as httpcore does, says so by an attribute `narrates = True`; for all
+    others the two send events are announced on their behalf just before they are called.
+    """
+
+    def __init__(
+        self,
+        *,
+        paid: httpx.AsyncBaseTransport | None = None,
+        reads: httpx.AsyncBaseTransport | None = None,
+        verify: ssl.SSLContext | None = None,
+        read_connections: int = READ_CONNECTIONS,
+    ) -> None:
+        self._verify = verify or httpx.create_ssl_context(trust_env=False)
+        self._paid = paid
+        self._read_connections = read_connections
+        self._reads = reads or AiohttpTransport(
+            verify=self._verify, trust_env=False, client=self._session
+        )
+
+    async def __aenter__(self) -> Transport:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the kept-alive connections. Calls under way must have ended."""
+        await self._reads.aclose()
+        if self._paid is not None:
+            await self._paid.aclose()
+
+    # --- paid calls ---------------------------------------------------------------------------------------------------
+
+    async def send_paid(
+        self,
+        call: Call,
+        account_headers: Mapping[str, str],
+        *,
+        send_not_after: float,
+        deadline_s: float,
+        boot: Callable[[], float],
+        sending: Sending | None = None,
+    ) -> Answer | NoAnswer:
+        """Send one paid call, at most once.
+
+        `send_not_after` and `boot` are seconds of the same clock, one that also counts while the machine sleeps. At or
+        after that moment no header is sent (`sent=False, ours=True`), nor a body after headers (`sent=True`).
+        `deadline_s` bounds everything from here to the last byte of the answer. A cancellation passes through; pass
+        `sending` to learn afterwards how far the call had come.
+        """
+        sending = Sending() if sending is None else sending
+        secrets = tuple(account_headers.values())
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with _deadline(deadline_s):
+                content = _encode(call)
+                request = httpx.Request(
+                    call.method,
+                    call.url,
+                    params=dict(call.params) or None,
+                    # identity: an id must be readable in a body that was cut
+                    headers=_headers(
+                        call, account_headers, length=len(content), encoding="identity"
+                    ),
+                    content=_body(content, boot=boot, until=boot() + deadline_s),
+                    extensions={
+                        "timeout": {"connect": CONNECT_S, "pool": CONNECT_S},
+                        "trace": _fence(sending, boot=boot, send_not_after=send_not_after),
+                    },
+                )
+                if boot() >= send_not_after:
+                    raise _FencedError
+                async with self._paid_transport() as transport:
+                    await self._exchange(transport, request, sending)
+        except TimeoutError:
+            stalled = loop.time() - started > deadline_s + STALL_S
+            ours = stalled or (
+                sending.headers_started
+                and (not sending.request_sent or deadline_s < PATIENT_S)
+            )
+            what = "complete answer" if sending.headers_started else "connection"
+            return sending.so_far(f"no {what} within {deadline_s:g} s", ours=ours)
+        except _FencedError:
+            return sending.so_far("fenced: too late to send", ours=True)
+        except _TooLargeError:
+            return sending.so_far(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        except httpx.HTTPError as error:
+            if self._paid is not None and isinstance(error, _CONNECT_ERRORS):
+                sending.headers_started = False  # an injected transport that never connected
+            return sending.so_far(_reason(error, secrets), ours=_is_ours(error))
+        except Exception:  # noqa: BLE001 - whatever broke here, the caller must learn whether bytes left
+            text = sanitise(redact_text(traceback.format_exc(), secrets=secrets), limit=8000)
+            return sending.so_far(text, ours=True)
+        if sending.answer is None:  # unreachable by construction; an answer must never be made up
+            return sending.so_far("the exchange ended without an answer", ours=True)
+        return sending.answer
+
+    @contextlib.asynccontextmanager
+    async def _paid_transport(self) -> AsyncIterator[httpx.AsyncBaseTransport]:
+        """A transport for one call: a pool of its own, so that a kept-alive connection is never reused for money."""
+        if self._paid is not None:
+            yield self._paid if getattr(self._paid, "narrates", False) else _Narrator(self._paid)
+            return
+        transport = httpx.AsyncHTTPTransport(
+            verify=self._verify,
+            trust_env=False,
+            http1=True,
+            http2=False,
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
+            retries=0,
+            socket_options=_paid_socket_options(),
+        )
+        try:
+            yield transport
+        finally:
+            await transport.aclose()
+
+    async def _exchange(
+        self, transport: httpx.AsyncBaseTransport, request: httpx.Request, sending: Sending
+    ) -> None:
+        response = await transport.handle_async_request(request)
+        try:
+            sending.status = response.status_code
+            sending.headers = _lower(response.headers)
+            async for chunk in response.aiter_bytes():
+                room = MAX_ANSWER_BYTES - len(sending.body)
+                sending.body += chunk[:room]
+                if len(chunk) > room:
+                    raise _TooLargeError
+            sending.answer = Answer(sending.status, sending.headers, bytes(sending.body))
+        finally:
+            # A complete answer counts, whatever closing the connection brings.
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                await response.aclose()
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        call: Call,
+        account_headers: Mapping[str, str],
+        *,
+        deadline_s: float,
+        retries: int = 0,
+    ) -> Answer | NoAnswer:
+        """A call that costs nothing. `retries` (at most 2) repeats a GET that got no answer, within `deadline_s`.
+
+        Leave `retries` at 0 where the caller asks again anyway, as for polls.
+        """
+        secrets = tuple(account_headers.values())
+        retries = min(retries, 2) if call.method.upper() == "GET" else 0
+        last: list[Answer | NoAnswer] = []
+
+        async def once() -> Answer | NoAnswer:
+            last[:] = [await self._read_once(call, account_headers, secrets)]
+            return last[0]
+
+        repeat = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(1 + retries),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
+            retry=tenacity.retry_if_result(lambda got: isinstance(got, NoAnswer)),
+            retry_error_callback=lambda _: last[0],
+        )
+        try:
+            async with _deadline(deadline_s):
+                got: Answer | NoAnswer = await repeat(once)
+                return got
+        except TimeoutError:
+            return NoAnswer(
+                sent=True,
+                reason=f"no complete answer within {deadline_s:g} s",
+                ours=deadline_s < PATIENT_S,
+            )
+
+    async def _read_once(
+        self, call: Call, account_headers: Mapping[str, str], secrets: Collection[str]
+    ) -> Answer | NoAnswer:
+        sending = Sending(headers_started=True)
+        try:
+            request = httpx.Request(
+                call.method,
+                call.url,
+                params=dict(call.params) or None,
+                headers=_headers(call, account_headers, encoding="gzip, deflate"),
+                content=_encode(call),
+                extensions={"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}},
+            )
+            await self._exchange(self._reads, request, sending)
+        except _TooLargeError:
+            return sending.so_far(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        except TimeoutError:
+            raise
+        except Exception as error:  # noqa: BLE001 - httpx-aiohttp lets some of aiohttp's own errors through
+            sending.headers_started = not _never_connected(error)
+            return sending.so_far(_reason(error, secrets), ours=_is_ours(error))
+        return sending.so_far("")
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            ssl=self._verify, limit=self._read_connections, keepalive_timeout=KEEP_ALIVE_S
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+        )
+
+    # --- downloads ----------------------------------------------------------------------------------------------------
+
+    async def download(
+        self, url: str, target: Path, *, max_bytes: int, deadline_s: float
+    ) -> Downloaded | Answer | NoAnswer:
+        """Stream `url` to `target`, synced to disk. No account header is sent; redirects are followed to http(s) only.
+
+        `Answer`: the server refused (its body is kept up to 64 kB). `NoAnswer`: cut, too large, too late, or the disk
+        failed (`ours`). In both cases `target` does not exist afterwards.
+        """
+        complete = False
+        try:
+            async with _deadline(deadline_s):
+                got = await self._download(url, target, max_bytes)
+                complete = isinstance(got, Downloaded)
+                return got
+        except TimeoutError:
+            return NoAnswer(sent=True, reason=f"not downloaded within {deadline_s:g} s")
+        except _TooLargeError:
+            return NoAnswer(sent=True, reason=f"the file is larger than {max_bytes} bytes")
+        except Exception as error:  # noqa: BLE001 - every failure here means the same: no file
+            ours = isinstance(error, OSError) or _is_ours(error)
+            return NoAnswer(sent=not _never_connected(error), reason=_reason(error, ()), ours=ours)
+        finally:
+            if not complete:
+                with contextlib.suppress(OSError):
+                    target.unlink(missing_ok=True)
+
+    async def _download(self, url: str, target: Path, max_bytes: int) -> Downloaded | Answer:
+        for _ in range(MAX_REDIRECTS + 1):
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise httpx.UnsupportedProtocol(f"not an http(s) address: {url[:80]}")
+            request = httpx.Request(
+                "GET",
+                url,
+                headers={"user-agent": _HEADERS["user-agent"], "accept-encoding": "identity"},
+                extensions={"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}},
+            )
+            response = await self._reads.handle_async_request(request)
+            try:
+                location = response.headers.get("location", "")
+                if response.status_code in _REDIRECTS and location:
+                    url = urljoin(url, location)
+                    continue
+                if response.status_code != httpx.codes.OK:
+                    body = await _first(response, MAX_ERROR_BYTES)
+                    return Answer(response.status_code, _lower(response.headers), body)
+                return await _to_disk(response, target, max_bytes)
+            finally:
+                with contextlib.suppress(httpx.HTTPError, OSError):
+                    await response.aclose()
+        raise httpx.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects")
+
+
+class _Narrator(httpx.AsyncBaseTransport):
+    """Announces the send events for an injected transport that knows nothing of them."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        trace = request.extensions["trace"]
+        await trace("http11.send_request_headers.started", {})
+        await trace("http11.send_request_body.started", {})
+        await request.aread()
+        await trace("http11.send_request_body.complete", {})
+        return await self._inner.handle_async_request(request)
+
+
+def _fence(
+    sending: Sending, *, boot: Callable[[], float], send_not_after: float
+) -> Callable[[str, Mapping[str, Any]], Any]:
+    """httpcore's trace hook: it is awaited between deciding to write and writing, so raising in it prevents the write."""
+
+    async def trace(event: str, info: Mapping[str, Any]) -> None:
+        part = event.partition(".")[2]
+        if part in ("send_request_headers.started", "send_request_body.started"):
+            if boot() >= send_not_after:
+                raise _FencedError
+            sending.headers_started = True
+        elif part == "send_request_headers.failed":
+            # A header that h11 refuses (a key with a line break) fails before the first write.
+            if type(info.get("exception")).__name__ == "LocalProtocolError":
+                sending.headers_started = False
+        elif part == "send_request_body.complete":
+            sending.request_sent = True
+
+    return trace
+
+
+async def _body(
+    content: bytes, *, boot: Callable[[], float], until: float
+) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), CHUNK_BYTES):
+        if boot() >= until:
+            raise TimeoutError
+        yield content[start : start + CHUNK_BYTES]
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[None]:
+    """A total deadline; TimeoutError when it passes.
+
+    A process that stood still (SIGSTOP, a swapped-out machine) notices its deadline late. The answer may then be lying in
+    the socket's buffer, so reading goes on for a moment before the call is given up.
+    """
+    loop = asyncio.get_running_loop()
+    due = loop.time() + seconds
+
+    def passed() -> None:
+        now = loop.time()
+        limit.reschedule(now + (GRACE_S if now - due > STALL_S else 0))
+
+    async with asyncio.timeout(None) as limit:
+        timer = loop.call_at(due, passed)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _paid_socket_options() -> list[tuple[int, int, int] | tuple[int, int, bytes]]:
+    """Closing drops what the kernel has not sent yet, and unacknowledged data is given up after 10 s."""
+    options: list[tuple[int, int, int] | tuple[int, int, bytes]] = []
+    if hasattr(socket, "SO_LINGER"):
+        options.append((socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS))
+    return options
+
+
+def _encode(call: Call) -> bytes:
+    if call.json is None:
+        return b""
+    return json.dumps(call.json, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _headers(
+    call: Call, account: Mapping[str, str], *, encoding: str, length: int | None = None
+) -> dict[str, str]:
+    headers = {**_HEADERS, "accept-encoding": encoding}
+    if call.json is not None:
+        headers["content-type"] = "application/json"
+    if length is not None:
+        headers["content-length"] = str(length)  # else httpx would send the body in chunks
+    for name, value in (*call.headers.items(), *account.items()):
+        headers[name.lower()] = value
+    return headers
+
+
+def _lower(headers: httpx.Headers) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+async def _first(response: httpx.Response, size: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk[: size - len(body)]
+        if len(body) >= size:
+            break
+    return bytes(body)
+
+
+async def _to_disk(response: httpx.Response, target: Path, max_bytes: int) -> Downloaded:
+    declared = response.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise _TooLargeError
+    digest = hashlib.sha256()
+    size = 0
+    pending = bytearray()
+    # Files are written in threads: a slow disk must not stop the loop from reading answers.
+    file = await asyncio.to_thread(target.open, "wb")
+    try:
+        async for chunk in response.aiter_bytes():
+            size += len(chunk)
+            if size > max_bytes:
+                raise _TooLargeError
+            pending += chunk
+            if len(pending) >= FILE_CHUNK_BYTES:
+                await asyncio.to_thread(_append, file, digest, bytes(pending))
+                pending.clear()
+        await asyncio.to_thread(_append, file, digest, bytes(pending), sync=True)
+    finally:
+        file.close()
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return Downloaded(size=size, sha256=digest.hexdigest(), media_type=media_type[:100])
+
+
+def _append(file: IO[bytes], digest: Any, data: bytes, *, sync: bool = False) -> None:
+    file.write(data)
+    digest.update(data)
+    if sync:
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what caused it, outermost first."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        if isinstance(current, BaseExceptionGroup):
+            current = current.exceptions[0]
+        else:
+            current = current.__cause__ or current.__context__
+    return chain
+
+
+def _reason(error: BaseException, secrets: Collection[str]) -> str:
+    chain = _chain(error)
+    told = [f"{type(error).__name__}: {error}".rstrip(": ")]
+    root = next((str(link) for link in reversed(chain) if str(link)), "")
+    if root and root not in told[0]:
+        told.append(f"({root})")
+    return sanitise(redact_text(" ".join(told), secrets=secrets), limit=500)
+
+
+def _never_connected(error: BaseException) -> bool:
+    """Whether a read failed before a connection stood.
+
+    httpx-aiohttp reports any broken connection as ConnectTimeout, so aiohttp's own error below it decides.
+    """
+    below = [link for link in _chain(error) if isinstance(link, aiohttp.ClientError)]
+    if below:
+        kinds = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+        return any(isinstance(link, kinds) for link in below)
+    return isinstance(error, _CONNECT_ERRORS)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this machine, not the provider or the way to it, made the call fail."""
+    return any(
+        isinstance(link, httpx.PoolTimeout | httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+        or (isinstance(link, OSError) and link.errno in _OWN_ERRNOS)
+        for link in _chain(error)
+    )

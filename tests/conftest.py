@@ -1,0 +1,43 @@
+"""What all tests share: no real provider key, sockets to this machine only, and three tiers.
+
+The database: DATABASE_URL where set, else (DEMO=1, as `make test` sets it) a throw-away PostgreSQL in memory that the
+settings start through studio/embedded.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# Processes that tests start read .env too; a key or a server in it is not for tests.
+for name in (
+    "AI_API_KEY",
+    "POLZA_API_KEY",
+    "AI_BASE_URL",
+    "POLZA_BASE_URL",
+    "AI_MODEL",
+    "AI_MODEL_FALLBACK",
+):
+    os.environ[name] = ""
+
+_DATABASE_FIXTURES = {
+    "db",
+    "transactional_db",
+    "django_db_setup",
+    "live_server",
+    "admin_client",
+    "client",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier: flow is said by the test's module, database is seen, pure is the rest."""
+    for item in items:
+        if item.get_closest_marker("flow"):
+            continue
+        uses = set(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("django_db") or uses & _DATABASE_FIXTURES:
+            item.add_marker(pytest.mark.database)
+        else:
+            item.add_marker(pytest.mark.pure)
