@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
+from jobs.models import Case, Job
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from providers.contract import Charge
 
-type_word = str | Promise
+Words = str | Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Look:
     """How a state is shown. `icon` is a symbol of desk/icons.svg, "" for the moving dot of work under way; `tone` one of
     grey, green, blue, amber, red, violet, outline."""
 
-    word: type_word
+    word: Words
     icon: str
     tone: str
 
@@ -75,7 +78,7 @@ CHARGES: Mapping[Charge, Look] = {
 }
 
 # What a case means and what a person can do. Money stands beside it.
-CASE_HINTS: Mapping[CaseKind, tuple[type_word, type_word]] = {
+CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
     CaseKind.UNKNOWN_SEND: (
         gettext_lazy("The request left us, but its answer never came. The provider may have made and charged it."),
         gettext_lazy("Find it in the provider's own dashboard and attach its id. Send again only if it is not there."),
@@ -139,7 +142,7 @@ CASE_HINTS: Mapping[CaseKind, tuple[type_word, type_word]] = {
 }
 
 # How a case was ended: resolutions that verbs write.
-RESOLUTIONS: Mapping[str, type_word] = {
+RESOLUTIONS: Mapping[str, Words] = {
     "evidence": gettext_lazy("settled by evidence"),
     "retried": gettext_lazy("retried"),
     "sent_again": gettext_lazy("sent again"),
@@ -192,7 +195,7 @@ EVENTS: Mapping[str, Look] = {
 }
 
 # Reasons and other constants that stand in rows and events.
-REASONS: Mapping[str, type_word] = {
+REASONS: Mapping[str, Words] = {
     "retried": gettext_lazy("retried by a person"),
     "sent_again": gettext_lazy("sent again by a person"),
     "going_on": gettext_lazy("settled, going on"),
@@ -232,10 +235,31 @@ def reason(constant: str) -> str:
     if constant in REASONS:
         return str(REASONS[constant])
     if constant in CaseKind:
-        from jobs.models import Case
-
         return str(Case.Kind(constant).label)
     return constant.replace("_", " ")
+
+
+def overdue(job: Job, now: datetime) -> bool:
+    """Whether the machine has had the job for longer than WORKER_JOB_TIMEOUT_SEC; then every page marks it "late"."""
+    if job.state not in {JobState.PENDING, JobState.ACTIVE}:
+        return False
+    return now - job.attempts_since > timedelta(seconds=settings.WORKER_JOB_TIMEOUT_SEC)
+
+
+def event_detail(kind: str, data: Mapping[str, Any]) -> str:
+    """What an event carries, in one line; "" for nothing worth reading."""
+    parts = []
+    if "case" in data:
+        parts.append(reason(str(data["case"])))
+    for name in ("reason", "by", "outcome", "resolution", "unsent_reason"):
+        if value := data.get(name):
+            parts.append(reason(str(value)))
+    for name in ("text", "note", "why", "target", "provider_id", "status", "possible_duplicate"):
+        if value := data.get(name):
+            parts.append(str(value))
+    if wait := data.get("wait_s"):
+        parts.append(_("not before %(time)s") % {"time": duration(float(wait))})
+    return " · ".join(dict.fromkeys(parts))
 
 
 # --- money, times, sizes ----------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ class Taken:
     thumb_key: str
     sha256: str
     media_type: str
-    size_bytes: int
+    size: int  # bytes
     width: int
     height: int
 

@@ -21,23 +21,28 @@ _LITERAL_BYTES = 20_000
 _DEPTH = 12
 _LEAVES = 400
 
-# Our own words sent back, or data of the request: never evidence. Keys are compared folded, without "_" and "-".
-_ECHO = frozenset(
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+# Our own words sent back, or data of the request: never evidence. Keys are compared folded: lower case, no "_" or "-".
+_ECHO = _names(
     """prompt negativeprompt revisedprompt input inputs messages contents instances parameters params param request
-    requestbody payload body query ctx loc example user images image content text caption arguments args url""".split()
+    requestbody payload body query ctx loc example user images image content text caption arguments args url"""
 )
-_CODES = frozenset(
+_CODES = _names(
     """code type reason status state errortype errorcode errcode name limitsource failcode quotaid quotametric kind
-    subject statuscode ratelimittype limittype limitname retcode subcode category""".split()
+    subject statuscode ratelimittype limittype limitname retcode subcode category"""
 )
-_SENTENCES = frozenset(
+_SENTENCES = _names(
     """message msg detail details description error errors errormessage errormsg errordescription errmsg raw title
     failmsg failreason failurereason statusmessage statusmsg remedyhint hint info cause exception explanation
-    localizedmessage note messages fault reasonphrase quotaid quotametric errordetail basresp""".split()
-) - {"messages"}
-_ERROR_KEYS = frozenset(
+    localizedmessage note fault reasonphrase quotaid quotametric errordetail basresp"""
+)
+_ERROR_KEYS = _names(
     """error errors errormessage errormsg errcode errorcode failcode failmsg failreason detail fault exception
-    errordescription errortype""".split()
+    errordescription errortype"""
 )
 _TASK_IDS = ("id", "task_id", "taskId", "generation_id", "generationId", "request_id")
 
@@ -45,14 +50,21 @@ _URL = re.compile(r"\b(?:https?://|www\.)[^\s\"'<>)\]}]+", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _JOINED = re.compile(r"(?<=\w)[-_](?=\w)")
 _SPACE = re.compile(r"\s+")
-_SAME_LETTERS = str.maketrans({"ي": "ی", "ك": "ک", "\u200c": " ", "\u200d": "", "\u00a0": " ", "ё": "е"})
+_SAME_LETTERS = str.maketrans(
+    {"ي": "ی", "ك": "ک", "\u200c": " ", "\u200d": "", "\u00a0": " ", "ё": "е"}
+)
 # Words of an error text that introduce what the caller had sent; the quoted part after them is his, not the provider's.
 _CUE = r"prompt|input|text|value|content|message|caption|received|got|query|запрос\w*|промпт\w*|текст\w*|提示词|输入|متن|پرامپت"
 _QUOTED = r"\"[^\"]*\"|'(?:[^']|(?<=\w)'(?=\w))*'|`[^`]*`|«[^»]*»|“[^”]*”|‘[^’]*’|「[^」]*」"
 _ECHOED_QUOTE = re.compile(rf"(?i)(\b(?:{_CUE})\b[^\"'`«“‘「.;|]{{0,30}})(?:{_QUOTED})")
-_ECHOED_TAIL = re.compile(r"(?i)(\b(?:prompt|промпт\w*|提示词|پرامپت)\b(?: (?:was|is|text|value))?\s*[:=：]).*", re.DOTALL)
+_ECHOED_TAIL = re.compile(
+    r"(?i)(\b(?:prompt|промпт\w*|提示词|پرامپت)\b(?: (?:was|is|text|value))?\s*[:=：]).*", re.DOTALL
+)
 _LONG_QUOTE = re.compile(r"(?s)\"[^\"]{160,}\"|«[^»]{160,}»|“[^”]{160,}”")
-_PAGE = re.compile(r"\s*(?:<!doctype|<html|<head|<title|<body|<center|<\?xml[^>]*>\s*<!doctype html)", re.IGNORECASE)
+_PAGE = re.compile(
+    r"\s*(?:<!doctype|<html|<head|<title|<body|<center|<\?xml[^>]*>\s*<!doctype html)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,10 @@ def parse_json(body: bytes | str) -> Any:
     """The parsed body, or None where it is no JSON. NaN and infinities become None; nesting too deep counts as no JSON."""
     try:
         return json.loads(body, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):  # ValueError also for undecodable bytes and digit runs past the int limit
+    except (
+        ValueError,
+        RecursionError,
+    ):  # ValueError also for undecodable bytes and digit runs past the int limit
         return None
 
 
@@ -111,7 +126,8 @@ def read(answer: Answer) -> Evidence:
         gathered.walk(document, key="", depth=0)
     is_json = bool(documents) and not stream
     page = not documents and (
-        "text/html" in answer.headers.get("content-type", "").lower() or _PAGE.match(text) is not None
+        "text/html" in answer.headers.get("content-type", "").lower()
+        or _PAGE.match(text) is not None
     )
     if not documents and not page:
         gathered.sentences.append(without_echo(text[:4000]))
@@ -226,13 +242,24 @@ def _speaks_of_error(document: Any) -> bool:
             return True
         if folded in ("success", "ok") and value is False:
             return True
-        if folded == "status" and (value is False or value in ("error", "failed", "fail", "failure")):
+        if folded == "status" and (
+            value is False or value in ("error", "failed", "fail", "failure")
+        ):
             return True
         if folded in ("code", "status", "statuscode", "retcode") and _is_error_number(value):
             return True
-        if folded in ("code", "type") and isinstance(value, str) and not value.isdigit() and "message" in document:
+        if (
+            folded in ("code", "type")
+            and isinstance(value, str)
+            and not value.isdigit()
+            and "message" in document
+        ):
             return True
-        if folded in ("response", "data", "output") and isinstance(value, dict) and _speaks_of_error(value):
+        if (
+            folded in ("response", "data", "output")
+            and isinstance(value, dict)
+            and _speaks_of_error(value)
+        ):
             return True
     return False
 
@@ -240,7 +267,9 @@ def _speaks_of_error(document: Any) -> bool:
 def _is_error_number(value: Any) -> bool:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
-    return isinstance(value, int) and not isinstance(value, bool) and value not in (0, 200, 201, 202)
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and value not in (0, 200, 201, 202)
+    )
 
 
 def _names_a_task(document: Any) -> bool:

@@ -10,17 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import json
-import os
-import socket
 import ssl
-import struct
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -29,7 +23,9 @@ import tenacity
 from httpx_aiohttp import AiohttpTransport
 
 from providers.contract import Answer, Call, NoAnswer
+from providers.download import Downloaded, TooLargeError, remove, to_disk
 from providers.redaction import redact_headers, redact_text, sanitise
+from providers.sending import FencedError, Sending, body_until, fence, paid_socket_options
 
 __all__ = [
     "Downloaded",
@@ -43,11 +39,8 @@ __all__ = [
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # answers may hold pictures as base64
 MAX_ERROR_BYTES = 64 * 1024  # what is kept of a download's refusal
 CONNECT_S = 10.0
-USER_TIMEOUT_MS = 10_000  # unacknowledged data of a paid POST: the absence rule counts on these 10 s
 KEEP_ALIVE_S = 60.0  # longer than the slowest poll interval
 READ_CONNECTIONS = 512
-CHUNK_BYTES = 64 * 1024
-FILE_CHUNK_BYTES = 256 * 1024
 MAX_REDIRECTS = 3
 STALL_S = 1.0  # a deadline noticed this much too late means that our own process stood still
 GRACE_S = 2.0  # then what the kernel has already received may still be read
@@ -65,51 +58,6 @@ _OWN_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 )
 _HEADERS = {"accept": "application/json", "user-agent": "studio-generation-desk"}
-
-
-@dataclass(slots=True)
-class Sending:
-    """How far a paid POST has come; readable at any moment, also after a cancellation.
-
-    `headers_started` False proves that no byte of the request left. `answer` is set as soon as it is complete.
-    """
-
-    headers_started: bool = False
-    request_sent: bool = False
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytearray = field(default_factory=bytearray)
-    answer: Answer | None = None
-
-    def so_far(self, reason: str, *, ours: bool = False) -> Answer | NoAnswer:
-        """What is known now: the complete answer, or what had arrived when `reason` ended the call."""
-        if self.answer is not None:
-            return self.answer
-        return NoAnswer(
-            sent=self.headers_started,
-            reason=reason,
-            ours=ours,
-            status=self.status,
-            headers=self.headers,
-            body=bytes(self.body),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Downloaded:
-    """A file that is complete on disk. `media_type` is what the server claims, lower case, "" if nothing."""
-
-    size: int
-    sha256: str
-    media_type: str
-
-
-class _FencedError(Exception):
-    """The moment after which nothing may be sent has passed."""
-
-
-class _TooLargeError(Exception):
-    """The answer exceeds its cap."""
 
 
 class Transport:
@@ -181,27 +129,26 @@ class Transport:
                     headers=_headers(
                         call, account_headers, length=len(content), encoding="identity"
                     ),
-                    content=_body(content, boot=boot, until=boot() + deadline_s),
+                    content=body_until(content, boot=boot, until=boot() + deadline_s),
                     extensions={
                         "timeout": {"connect": CONNECT_S, "pool": CONNECT_S},
-                        "trace": _fence(sending, boot=boot, send_not_after=send_not_after),
+                        "trace": fence(sending, boot=boot, send_not_after=send_not_after),
                     },
                 )
                 if boot() >= send_not_after:
-                    raise _FencedError
+                    return _fenced(sending)
                 async with self._paid_transport() as transport:
                     await self._exchange(transport, request, sending)
         except TimeoutError:
             stalled = loop.time() - started > deadline_s + STALL_S
             ours = stalled or (
-                sending.headers_started
-                and (not sending.request_sent or deadline_s < PATIENT_S)
+                sending.headers_started and (not sending.request_sent or deadline_s < PATIENT_S)
             )
             what = "complete answer" if sending.headers_started else "connection"
             return sending.so_far(f"no {what} within {deadline_s:g} s", ours=ours)
-        except _FencedError:
-            return sending.so_far("fenced: too late to send", ours=True)
-        except _TooLargeError:
+        except FencedError:
+            return _fenced(sending)
+        except TooLargeError:
             return sending.so_far(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
         except httpx.HTTPError as error:
             if self._paid is not None and isinstance(error, _CONNECT_ERRORS):
@@ -227,7 +174,7 @@ class Transport:
             http2=False,
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
             retries=0,
-            socket_options=_paid_socket_options(),
+            socket_options=paid_socket_options(),
         )
         try:
             yield transport
@@ -245,7 +192,7 @@ class Transport:
                 room = MAX_ANSWER_BYTES - len(sending.body)
                 sending.body += chunk[:room]
                 if len(chunk) > room:
-                    raise _TooLargeError
+                    raise TooLargeError
             sending.answer = Answer(sending.status, sending.headers, bytes(sending.body))
         finally:
             # A complete answer counts, whatever closing the connection brings.
@@ -305,7 +252,7 @@ class Transport:
                 extensions={"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}},
             )
             await self._exchange(self._reads, request, sending)
-        except _TooLargeError:
+        except TooLargeError:
             return sending.so_far(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
         except TimeoutError:
             raise
@@ -343,15 +290,14 @@ class Transport:
                 return got
         except TimeoutError:
             return NoAnswer(sent=True, reason=f"not downloaded within {deadline_s:g} s")
-        except _TooLargeError:
+        except TooLargeError:
             return NoAnswer(sent=True, reason=f"the file is larger than {max_bytes} bytes")
         except Exception as error:  # noqa: BLE001 - every failure here means the same: no file
             ours = isinstance(error, OSError) or _is_ours(error)
             return NoAnswer(sent=not _never_connected(error), reason=_reason(error, ()), ours=ours)
         finally:
             if not complete:
-                with contextlib.suppress(OSError):
-                    target.unlink(missing_ok=True)
+                remove(target)
 
     async def _download(self, url: str, target: Path, max_bytes: int) -> Downloaded | Answer:
         for _ in range(MAX_REDIRECTS + 1):
@@ -372,7 +318,16 @@ class Transport:
                 if response.status_code != httpx.codes.OK:
                     body = await _first(response, MAX_ERROR_BYTES)
                     return Answer(response.status_code, _lower(response.headers), body)
-                return await _to_disk(response, target, max_bytes)
+                declared = response.headers.get("content-length", "")
+                if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
+                    raise TooLargeError
+                media_type = response.headers.get("content-type", "").partition(";")[0]
+                return await to_disk(
+                    response.aiter_bytes(),
+                    target,
+                    max_bytes=max_bytes,
+                    media_type=media_type.strip().lower()[:100],
+                )
             finally:
                 with contextlib.suppress(httpx.HTTPError, OSError):
                     await response.aclose()
@@ -392,36 +347,6 @@ class _Narrator(httpx.AsyncBaseTransport):
         await request.aread()
         await trace("http11.send_request_body.complete", {})
         return await self._inner.handle_async_request(request)
-
-
-def _fence(
-    sending: Sending, *, boot: Callable[[], float], send_not_after: float
-) -> Callable[[str, Mapping[str, Any]], Any]:
-    """httpcore's trace hook: it is awaited between deciding to write and writing, so raising in it prevents the write."""
-
-    async def trace(event: str, info: Mapping[str, Any]) -> None:
-        part = event.partition(".")[2]
-        if part in ("send_request_headers.started", "send_request_body.started"):
-            if boot() >= send_not_after:
-                raise _FencedError
-            sending.headers_started = True
-        elif part == "send_request_headers.failed":
-            # A header that h11 refuses (a key with a line break) fails before the first write.
-            if type(info.get("exception")).__name__ == "LocalProtocolError":
-                sending.headers_started = False
-        elif part == "send_request_body.complete":
-            sending.request_sent = True
-
-    return trace
-
-
-async def _body(
-    content: bytes, *, boot: Callable[[], float], until: float
-) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), CHUNK_BYTES):
-        if boot() >= until:
-            raise TimeoutError
-        yield content[start : start + CHUNK_BYTES]
 
 
 @contextlib.asynccontextmanager
@@ -446,14 +371,8 @@ async def _deadline(seconds: float) -> AsyncIterator[None]:
             timer.cancel()
 
 
-def _paid_socket_options() -> list[tuple[int, int, int] | tuple[int, int, bytes]]:
-    """Closing drops what the kernel has not sent yet, and unacknowledged data is given up after 10 s."""
-    options: list[tuple[int, int, int] | tuple[int, int, bytes]] = []
-    if hasattr(socket, "SO_LINGER"):
-        options.append((socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)))
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS))
-    return options
+def _fenced(sending: Sending) -> Answer | NoAnswer:
+    return sending.so_far("fenced: too late to send", ours=True)
 
 
 def _encode(call: Call) -> bytes:
@@ -486,39 +405,6 @@ async def _first(response: httpx.Response, size: int) -> bytes:
         if len(body) >= size:
             break
     return bytes(body)
-
-
-async def _to_disk(response: httpx.Response, target: Path, max_bytes: int) -> Downloaded:
-    declared = response.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise _TooLargeError
-    digest = hashlib.sha256()
-    size = 0
-    pending = bytearray()
-    # Files are written in threads: a slow disk must not stop the loop from reading answers.
-    file = await asyncio.to_thread(target.open, "wb")
-    try:
-        async for chunk in response.aiter_bytes():
-            size += len(chunk)
-            if size > max_bytes:
-                raise _TooLargeError
-            pending += chunk
-            if len(pending) >= FILE_CHUNK_BYTES:
-                await asyncio.to_thread(_append, file, digest, bytes(pending))
-                pending.clear()
-        await asyncio.to_thread(_append, file, digest, bytes(pending), sync=True)
-    finally:
-        file.close()
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Downloaded(size=size, sha256=digest.hexdigest(), media_type=media_type[:100])
-
-
-def _append(file: IO[bytes], digest: Any, data: bytes, *, sync: bool = False) -> None:
-    file.write(data)
-    digest.update(data)
-    if sync:
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _chain(error: BaseException) -> list[BaseException]:

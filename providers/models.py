@@ -19,15 +19,25 @@ class Account(models.Model):
     fingerprint = models.CharField(_("key fingerprint"), max_length=32)
     label = models.CharField(_("label"), max_length=80, blank=True)
     echoes_id = models.BooleanField(
-        _("history echoes our id"), null=True, blank=True, help_text=_("Measured: its history shows the id we sent.")
+        _("history echoes our id"),
+        null=True,
+        blank=True,
+        help_text=_("Measured: its history shows the id we sent."),
     )
     history_lag_s = models.FloatField(
-        _("history lag, s"), null=True, blank=True, help_text=_("Measured: how late a generation shows up in its history.")
+        _("history lag, s"),
+        null=True,
+        blank=True,
+        help_text=_("Measured: how late a generation shows up in its history."),
     )
     exclusive = models.BooleanField(
-        _("exclusive"), default=False, help_text=_("No other program uses this key. Only the owner can know.")
+        _("exclusive"),
+        default=False,
+        help_text=_("No other program uses this key. Only the owner can know."),
     )
-    balance = models.DecimalField(_("balance"), max_digits=16, decimal_places=6, null=True, blank=True)
+    balance = models.DecimalField(
+        _("balance"), max_digits=16, decimal_places=6, null=True, blank=True
+    )
     balance_currency = models.CharField(max_length=3, blank=True)
     balance_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(_("first seen"))
@@ -35,7 +45,9 @@ class Account(models.Model):
     class Meta:
         verbose_name = _("account")
         verbose_name_plural = _("accounts")
-        constraints = [models.UniqueConstraint(fields=["provider", "fingerprint"], name="account_unique")]
+        constraints = [
+            models.UniqueConstraint(fields=["provider", "fingerprint"], name="account_unique")
+        ]
 
     def __str__(self) -> str:
         return f"{self.provider} …{self.fingerprint[-6:]}"
@@ -52,11 +64,17 @@ class Target(models.Model):
     model = models.CharField(_("model"), max_length=160)
     kind = models.CharField(_("makes"), max_length=8, choices=Kind.choices, default=Kind.IMAGE)
     price = models.DecimalField(
-        _("price"), max_digits=12, decimal_places=4, help_text=_("What one generation usually costs; reckons money at risk.")
+        _("price"),
+        max_digits=12,
+        decimal_places=4,
+        help_text=_("What one generation usually costs; reckons money at risk."),
     )
     currency = models.CharField(_("currency"), max_length=3, default="RUB")
     max_in_flight = models.PositiveIntegerField(
-        _("most in flight"), null=True, blank=True, help_text=_("Empty: only the overall limit holds.")
+        _("most in flight"),
+        null=True,
+        blank=True,
+        help_text=_("Empty: only the overall limit holds."),
     )
     capabilities = models.JSONField(_("capabilities"), default=dict, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
@@ -96,7 +114,9 @@ class ProviderState(models.Model):
 
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="states")
     model = models.CharField(_("model"), max_length=160, blank=True)
-    state = models.CharField(_("state"), max_length=20, choices=State.choices, default=State.AVAILABLE)
+    state = models.CharField(
+        _("state"), max_length=20, choices=State.choices, default=State.AVAILABLE
+    )
     since = models.DateTimeField(_("since"))
     reason = models.CharField(_("reason"), max_length=300, blank=True)
     blocked_until = models.DateTimeField(_("blocked until"), null=True, blank=True)
@@ -104,7 +124,9 @@ class ProviderState(models.Model):
     class Meta:
         verbose_name = _("provider state")
         verbose_name_plural = _("provider states")
-        constraints = [models.UniqueConstraint(fields=["account", "model"], name="provider_state_unique")]
+        constraints = [
+            models.UniqueConstraint(fields=["account", "model"], name="provider_state_unique")
+        ]
 
     def __str__(self) -> str:
         return f"{self.account} {self.model}: {self.state}"
@@ -114,9 +136,14 @@ class QuotaWindow(models.Model):
     """A limit a provider has: so many sends within `seconds`, or (`seconds` empty) so many in flight at once."""
 
     account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="windows")
-    model = models.CharField(_("model"), max_length=160, blank=True, help_text=_("Empty: the whole account."))
+    model = models.CharField(
+        _("model"), max_length=160, blank=True, help_text=_("Empty: the whole account.")
+    )
     seconds = models.PositiveIntegerField(
-        _("window, s"), null=True, blank=True, help_text=_("60, 3600, 86400, 604800; empty: at the same time.")
+        _("window, s"),
+        null=True,
+        blank=True,
+        help_text=_("60, 3600, 86400, 604800; empty: at the same time."),
     )
     most = models.PositiveIntegerField(_("most"))
 
@@ -125,7 +152,9 @@ class QuotaWindow(models.Model):
         verbose_name_plural = _("quota windows")
         constraints = [
             models.UniqueConstraint(
-                fields=["account", "model", "seconds"], name="quota_window_unique", nulls_distinct=False
+                fields=["account", "model", "seconds"],
+                name="quota_window_unique",
+                nulls_distinct=False,
             ),
             models.CheckConstraint(condition=Q(most__gt=0), name="quota_window_most_positive"),
         ]
@@ -156,4 +185,3 @@ class ProviderEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.at:%F %T} {self.kind}"
-

@@ -60,18 +60,24 @@ MONEY = _any(
     rf"insufficient[^|]{{0,40}}\b{_MONEY_NOUN}\b|not (?:have )?enough (?:\w+ ){{0,3}}{_MONEY_NOUN}\b",
     r"(?:balance|credits?|funds)\b[^|]{0,25}(?:too low|insufficient|exhaust|deplet|used up|not enough|not sufficient|is empty|negative|run out|ran out|below|expired|less than|limit reached)",
     r"(?:exhausted|depleted|used up|used all|consumed|no|zero|out of|lack of|lacks?)(?: of)? (?:your |the |all |any |more |sufficient )*(?:available |remaining |prepaid |account |free |monthly |included |api |more )*(?:balance|credits?|funds)\b(?! card)",
-    r"\btop(?:ping)? ?up\b|\brecharge|\barrear|past due|overdue|payment required|unpaid|outstanding (?:invoice|balance|payment)|payment (?:failed|declined|is due)",
+    r"\barrear|can only afford|requires more credits|past due|overdue|payment required|unpaid|outstanding (?:invoice|balance|payment)|payment (?:failed|declined|is due)",
     r"billing (?:hard )?(?:limit|cap|quota|not active|disabled|inactive|issue|problem)|hard limit|spend(?:ing|s)?(?: \w+)? (?:limit|cap|quota)|budget[^|]{0,25}(?:exceed|exhaust|reached|limit|used|spent)|exceed\w*[^|]{0,30}budget",
     r"(?:enable|activate|active|set up|check your) billing (?:is|account|to|for)|billing account|billing is|account is not active",
-    r"(?:purchase|buy|add) (?:more |extra |additional )*(?:credits?|funds|balance)\b(?! (?:to unlock|or wait))|trial[^|]{0,20}(?:expired|ended|over|exhaust)|subscription[^|]{0,20}(?:expired|ended|inactive|cancell?ed|required)",
+    r"trial[^|]{0,20}(?:expired|ended|over|exhaust)|subscription[^|]{0,20}(?:expired|ended|inactive|cancell?ed|required)",
     r"key limit (?:exceeded|reached)|(?:api )?key[^|]{0,20}(?:spend|credit|budget)[^|]{0,10}limit|cost limit",
-    r"(?:余额|额度|点数|积分|费用|资金|算力点|账户|配额|金币)[^|]{0,10}(?:不足|不够|用尽|用完|耗尽|已尽|为零|透支)|欠费|充值|资源包|余量不足|免费额度|账单|停服",
+    r"(?:余额|额度|点数|积分|费用|资金|算力点|账户|配额|金币)[^|]{0,10}(?:不足|不够|用尽|用完|耗尽|已尽|为零|透支)|欠费|资源包|余量不足|免费额度|账单|停服",
     r"недостаточно[^|]{0,20}(?:средств|баланс|кредит|токен|денег|монет|генерац)|(?:баланс|средств|кредит|депозит|сч[её]т)\w*[^|]{0,30}(?:исчерпан|недостат|пуст|отрицат|законч|нулев|не хват)",
-    r"пополн|исчерпан\w*[^|]{0,30}(?:лимит расход|баланс|средств|бюджет|кредит)|законч\w*[^|]{0,20}(?:токен|средств|кредит|баланс|деньг|генерац)|(?:нет|не хватает) (?:средств|денег|кредит|токен)|(?:бюджет|лимит расход)\w*[^|]{0,40}(?:исчерпан|превыш|достигнут)|превы\w+[^|]{0,20}(?:бюджет|лимит расход)|оплатите|требуется оплата|задолженност",
-    r"(?:اعتبار|موجودی|شارژ|کیف پول|سکه|حساب)[^|]{0,40}(?:کافی نیست|کافی نمی|ناکافی|تمام شد|به پایان|پایان یافت|ندارید|ندارد|اتمام|صفر|کمتر)|(?:کمبود|عدم)[^|]{0,12}(?:اعتبار|موجودی)|(?:افزایش|شارژ)[^|]{0,12}(?:اعتبار|حساب|کنید|نمایید)|پرداخت لازم",
-    r"رصید[^|]{0,40}(?:غیر کاف|لا یکفی|لا یکفی|نفد|منخفض)|نفد[^|]{0,12}رصید|شحن|أعد الشحن|الدفع مطلوب|رصید غیر",
+    r"исчерпан\w*[^|]{0,30}(?:лимит расход|баланс|средств|бюджет|кредит)|законч\w*[^|]{0,20}(?:токен|средств|кредит|баланс|деньг|генерац)|(?:нет|не хватает) (?:средств|денег|кредит|токен)|(?:бюджет|лимит расход)\w*[^|]{0,40}(?:исчерпан|превыш|достигнут)|превы\w+[^|]{0,20}(?:бюджет|лимит расход)|оплатите|требуется оплата|задолженност",
+    r"(?:اعتبار|موجودی|شارژ|کیف پول|سکه|حساب)[^|]{0,40}(?:کافی نیست|کافی نمی|ناکافی|تمام شد|به پایان|پایان یافت|ندارید|ندارد|اتمام|صفر|کمتر)|(?:کمبود|عدم)[^|]{0,12}(?:اعتبار|موجودی)|پرداخت لازم",
+    r"رصید[^|]{0,40}(?:غیر کاف|لا یکفی|لا یکفی|نفد|منخفض)|نفد[^|]{0,12}رصید|الدفع مطلوب|رصید غیر",
     r"残高[^|]{0,8}不足|クレジット[^|]{0,8}(?:不足|足り)|支払い|잔액[^|]{0,8}부족|크레[딧디][^|]{0,10}(?:부족|소진)|결제",
     r"saldo (?:insuficiente|insuficiente|bajo|esgotado|insufficiente)|(?:créditos?|crediti|fondos|fondi)[^|]{0,15}(?:insuficient|insufficient|agotad|esaurit|esgotad)|guthaben[^|]{0,30}(?:nicht aus|aufgebraucht|erschöpft|zu niedrig)|(?:solde|crédits?)[^|]{0,15}(?:insuffisant|épuisé)|yetersiz (?:bakiye|kredi)|bakiye[^|]{0,15}yetersiz",
+)
+
+# Advice to pay: money, unless the answer is plainly about speed.
+MONEY_ADVICE = _any(
+    r"\btop(?:ping)? ?up\b|\brecharge|(?:purchase|buy|add) (?:more |extra |additional |some )*(?:credits?|funds|balance)\b|充值|пополн",
+    r"(?:افزایش|شارژ)[^|]{0,12}(?:اعتبار|حساب|کنید|نمایید)|شحن|チャージ|충전|recargue|aufladen|rechargez",
 )
 
 # A cap on use whose length is not told: beaten by a short explicit wait.
@@ -126,7 +132,7 @@ NOT_IN_PLAN = _any(
 # No room or no machine: the work was not begun.
 OVERLOAD = _any(
     r"overload|over ?capacity|at (?:full |max(?:imum)? )?capacity|capacity (?:is |has been |was )?(?:exceed|reached|exhaust|limit|constrain|full)|(?:no|insufficient|not enough|out of|lack of|limited|low|without)(?: \w+){0,3} capacity|capacity (?:not |un)available",
-    r"high (?:demand|load|volume|traffic|usage|concurrency)|heavy (?:load|traffic|demand|usage)|peak (?:load|time|hours)|too busy|\b(?:is|are|currently|server|system|service|model|engine|all (?:workers|channels|gpus)) (?:currently |too |very |all )?busy|busy (?:now|at the moment|right now|,? ?(?:please )?(?:try|retry))|saturat",
+    r"high (?:demand|load|volume|traffic)|heavy (?:load|traffic|demand|usage)|peak (?:load|time|hours)|too busy|\b(?:is|are|currently|server|system|service|model|engine|all (?:workers|channels|gpus)) (?:currently |too |very |all )?busy|busy (?:now|at the moment|right now|,? ?(?:please )?(?:try|retry))|saturat",
     r"\b(?:is|are|still)(?: currently| still)? (?:loading|starting up|starting|warming up|warming|being loaded|booting|spinning up|not (?:ready|loaded) yet)|model[^|]{0,40} loading|cold start|warming up|scaling up|not yet ready",
     r"no (?:available|free|idle|live|usable|active)[^|]{0,25}(?:channel|provider|instance|worker|server|upstream|gpu|deployment|node|machine|slot|account|resource|endpoint|replica)|no (?:channel|provider|worker|instance|gpu|deployment|node|machine|slot|replica)s?[^|]{0,40}(?:available|free|online|ready)",
     r"(?:queue|pool) (?:is |was )?full|queue (?:limit|size|length)[^|]{0,20}(?:exceed|reached)|try again when|waiting for capacity|insufficient (?:compute|gpu|hardware) resources?|runner scheduling failure|out of (?:memory|gpus?)",
@@ -179,13 +185,17 @@ TIMEOUT = _any(
 
 # The provider's own fault, without a word on whether the work had begun.
 FAULT = _any(
-    r"internal (?:server |database |service )?(?:error|failure|exception)|server[- ]?(?:side )?(?:error|had an error|exception|fault)|database error|unexpected (?:error|condition|failure)|unhandled|something went wrong|an (?:unknown |unexpected )?error (?:occurred|has occurred)|unknown error|system error|\boops\b",
-    r"bad gateway|gateway error|(?:service|temporarily|currently|server|api|provider|model|is) ?(?:is |are )?(?:temporarily |currently )?(?:un|not )available|unavailable|temporarily (?:unable|down|offline)|upstream|gateway|maintenance|provider (?:returned|error|failed)|out of service|is (?:down|offline)",
-    r"(?:generation|prediction|execution|processing|inference|request|task|runtime|job|model)[^|]{0,20} failed|failed to (?:generate|process|complete|create|run|execute|handle)|failure|crash|try again later|please (?:try again|retry)|connection (?:error|reset|refused|aborted|lost|closed)|runner|disconnected",
-    r"внутренн\w+ ошибк|ошибк\w+ (?:сервер|генерац|систем|обработ|провайдер|на сервер)|временн\w+ (?:недоступ|ошибк|проблем)|сервис недоступ|недоступ(?:ен|на|но)|техническ\w+ (?:работ|обслуж)|не удалось|что то пошло не так|сбой|попробуйте (?:позже|ещ[её]|снова)|неизвестная ошибка",
-    r"服务(?:器)?(?:内部)?(?:错误|异常|不可用|暂停|维护)|内部(?:错误|异常)|系统(?:错误|异常|繁忙|维护)|生成失败|维护|未知错误|(?:请|再)?稍后(?:再|重)?试|上游|网关|请求失败|任务失败|处理失败",
-    r"خطای? (?:داخلی|سرور|سیستم|ناشناخته|غیرمنتظره)|خطا در|سرور[^|]{0,20}(?:در دسترس نیست|پاسخ)|در دسترس نیست|مجددا|دوباره (?:تلاش|امتحان)|تعمیر|به روز رسانی|مشکلی پیش|خطأ (?:داخلی|فی)|غیر متاح|غیر متوفر|صیانة|حاول مرة أخری",
-    r"サーバー|エラーが発生|メンテナンス|利用できません|서버|오류|점검|일시적|error interno|no disponible|interner fehler|nicht verfügbar|wartung|erreur interne|indisponible|erro interno|indisponível|sunucu|hata oluştu|kullanılamıyor",
+    r"internal (?:server |database |service )?(?:error|failure|exception)|server[- ]?(?:side )?(?:error|had an error|exception|fault)|database error|unexpected (?:error|condition|failure)|unhandled|something went wrong|unknown error|system error|\boops\b",
+    r"bad gateway|gateway error|unavailable|temporarily (?:unable|down|offline)|upstream|gateway|maintenance|provider (?:returned|error|failed)|out of service|is (?:down|offline)|connection (?:error|reset|refused|aborted|lost|closed)|disconnected|runner",
+    r"внутренн\w+ ошибк|ошибк\w+ (?:сервер|генерац|систем|обработ|провайдер|на сервер)|временн\w+ (?:недоступ|ошибк|проблем)|недоступ(?:ен|на|но)|техническ\w+ (?:работ|обслуж)|сбой|неизвестная ошибка",
+    r"服务(?:器)?(?:内部)?(?:错误|异常|不可用|暂停|维护)|内部(?:错误|异常)|系统(?:错误|异常|繁忙|维护)|维护|未知错误|上游|网关",
+    r"خطای? (?:داخلی|سرور|سیستم|ناشناخته|غیرمنتظره)|سرور[^|]{0,20}(?:در دسترس نیست|پاسخ)|در دسترس نیست|تعمیر|به روز رسانی|خطأ (?:داخلی|فی)|غیر متاح|غیر متوفر|صیانة",
+    r"サーバー|メンテナンス|利用できません|서버|점검|일시적|error interno|no disponible|interner fehler|nicht verfügbar|wartung|erreur interne|indisponible|erro interno|indisponível|sunucu|kullanılamıyor",
+)
+# Fainter words of the same: what is wrong with the request (INVALID) goes before them.
+TROUBLE = _any(
+    r"(?:generation|prediction|execution|processing|inference|request|task|runtime|job|model)[^|]{0,20} failed|failed to (?:generate|process|complete|create|run|execute|handle)|failure|crash|try again|please retry|an error (?:occurred|has occurred)",
+    r"не удалось|что то пошло не так|попробуйте (?:позже|ещ[её]|снова)|生成失败|(?:请|再)?稍后(?:再|重)?试|请求失败|任务失败|处理失败|خطا در|مجددا|دوباره (?:تلاش|امتحان)|مشکلی پیش|حاول مرة أخری|エラーが発生|오류|hata oluştu",
 )
 
 # A gateway or edge speaking in plain words: not the provider, so nothing is known.

@@ -31,9 +31,7 @@ _PATTERNS = (
 )
 
 
-def redact_headers(
-    headers: Mapping[str, str], *, secrets: Collection[str] = ()
-) -> dict[str, str]:
+def redact_headers(headers: Mapping[str, str], *, secrets: Collection[str] = ()) -> dict[str, str]:
     """Headers fit to be stored: lower-case names, values of secret-looking ones hidden, the rest through `redact_text`."""
     return {
         name.lower(): HIDDEN
@@ -68,5 +66,7 @@ def sanitise(text: str, *, limit: int) -> str:
 
 def _is_plain(character: str) -> bool:
     if character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069":
-        return False  # bidirectional overrides could make a page show another text than the one stored
+        return (
+            False  # bidirectional overrides could make a page show another text than the one stored
+        )
     return unicodedata.category(character) not in ("Cc", "Cs")

@@ -30,14 +30,22 @@ _DIGITS = str.maketrans("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩", "01234567890
 
 _UNITS: tuple[tuple[str, float], ...] = (
     (r"milliseconds?|millis|msecs?|ms|мс|миллисекунд\w*|میلی ?ثانیه|毫秒|ミリ秒", 0.001),
-    (r"seconds?|secs?|s|секунд\w*|сек|с|ثانیه|秒钟?|ثواني|ثانية|초|segundos?|sekunden?|secondes?|saniye", 1),
+    (
+        r"seconds?|secs?|s|секунд\w*|сек|с|ثانیه|秒钟?|ثواني|ثانية|초|segundos?|sekunden?|secondes?|saniye",
+        1,
+    ),
     (r"minutes?|mins?|m|минут\w*|мин|دقیقه|分钟?|دقائق|دقیقة|분|minutos?|minuten?|dakika", 60),
     (r"hours?|hrs?|h|час\w*|ч|ساعات|ساعت|ساعة|小时|時間|시간|horas?|stunden?|heures?|saat", 3600),
-    (r"days?|d|дн\w*|день|суток|сутки|روز|天|日|یوم|ایام|일|días?|dias?|tage?n?|jours?|gün", 86_400),
+    (
+        r"days?|d|дн\w*|день|суток|сутки|روز|天|日|یوم|ایام|일|días?|dias?|tage?n?|jours?|gün",
+        86_400,
+    ),
     (r"weeks?|w|недел\w*|هفته|周|週間", 7 * 86_400),
 )
 _UNIT = "|".join(f"(?P<u{index}>{words})" for index, (words, _) in enumerate(_UNITS))
-_ONE = re.compile(rf"(?P<number>\d{{1,12}}(?:[.,]\d{{1,12}})?)\s*(?:{_UNIT})(?![^\W\d_])", re.IGNORECASE)
+_ONE = re.compile(
+    rf"(?P<number>\d{{1,12}}(?:[.,]\d{{1,12}})?)\s*(?:{_UNIT})(?![^\W\d_])", re.IGNORECASE
+)
 _ANY_UNIT = "|".join(words for words, _ in _UNITS)
 _PART = rf"\d{{1,12}}(?:[.,]\d{{1,12}})?\s*(?:{_ANY_UNIT})(?![^\W_0-9])"
 _DURATION = rf"(?P<duration>{_PART}(?:\s*(?:,|and|и|و)?\s*{_PART}){{0,4}})"
@@ -52,7 +60,9 @@ _BEFORE = (  # cue, then the duration
     r"(?:inténtelo|intente|reintente|espere|vuelva)[^|.]{0,25}?(?:en|dentro de)?|"
     r"(?:versuchen|warten) sie(?: \w+)?(?: in)?|réessayez dans|attendez"
 )
-_TEXT_BEFORE = re.compile(rf"(?i)(?<!\w)(?:{_BEFORE})\s*[:=~≈(]?\s*(?:about |approximately |around |примерно |~)?{_DURATION}")
+_TEXT_BEFORE = re.compile(
+    rf"(?i)(?<!\w)(?:{_BEFORE})\s*[:=~≈(]?\s*(?:about |approximately |around |примерно |~)?{_DURATION}"
+)
 _TEXT_AFTER = re.compile(rf"(?i){_DURATION}\s*(?:之?后|以后|内重置|後|دیگر|بعد|صبر|후)")
 _TEXT_BARE = re.compile(  # "retry after 30", "wait: 30": seconds by custom
     r"(?i)(?:retry[-_ ]?after|try again (?:in|after))\s*[:=]?\s*(?P<bare>\d{1,9}(?:\.\d{1,9})?)(?![\w:/-]|[.]\d)"
@@ -61,18 +71,28 @@ _TEXT_MOMENT = re.compile(
     r"(?i)(?:re[- ]?sets?|again|until|access|retry|available|after|refresh\w*|renew\w*|до|после|将在|将于|直到|重置|تا)"
     rf"[^|\d]{{0,30}}(?P<iso>{_ISO.pattern})"
 )
-_TEXT_EPOCH = re.compile(r"(?i)(?:reached\||(?:reset|retry|again|until)\w*(?: (?:at|after|on))?\s*[:=|]?\s*)(?P<epoch>\d{10}(?:\d{3})?)\b")
-
-_DELAYS_S = frozenset(
-    """retryafter retryafterseconds retryafters retryin retryinseconds resetsinseconds resetinseconds resetafter resetsin
-    resetin resetafterseconds estimatedtime estimatedwaittime waitseconds waittime waittimeseconds wait cooldown
-    cooldownseconds secondsuntilreset retrydelay retrydelayseconds quotaresetdelay timetoreset xratelimitresetafter
-    xretryafter retryafterinseconds remainingseconds""".split()
+_TEXT_EPOCH = re.compile(
+    r"(?i)(?:reached\||(?:reset|retry|again|until)\w*(?: (?:at|after|on))?\s*[:=|]?\s*)(?P<epoch>\d{10}(?:\d{3})?)\b"
 )
-_DELAYS_MS = frozenset("retryafterms retryinms resetinms resetsinms waitms retrydelayms xmsretryafterms".split())
-_MOMENTS = frozenset(
+
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+# Fields of a body by what they hold, folded: lower case, without "_" and "-".
+_DELAYS_S = _names(
+    """retryafter retryafterseconds retryafters retryin retryinseconds resetsinseconds resetinseconds resetafter
+    resetsin resetin resetafterseconds estimatedtime estimatedwaittime waitseconds waittime waittimeseconds wait cooldown
+    cooldownseconds secondsuntilreset retrydelay retrydelayseconds quotaresetdelay timetoreset xratelimitresetafter
+    xretryafter retryafterinseconds remainingseconds"""
+)
+_DELAYS_MS = _names(
+    "retryafterms retryinms resetinms resetsinms waitms retrydelayms xmsretryafterms"
+)
+_MOMENTS = _names(
     """resetsat resetat reset resettime resettimestamp quotaresettimestamp xratelimitreset ratelimitreset retryat
-    nextavailableat availableat retryaftertimestamp blockeduntil nextreset nextresettime""".split()
+    nextavailableat availableat retryaftertimestamp blockeduntil nextreset nextresettime"""
 )
 
 
@@ -138,7 +158,9 @@ def _candidates(evidence: Evidence, base: datetime | None) -> Iterator[float | N
     yield from (_seconds_or_duration(fields[name], 0.001) for name in fields if name in _DELAYS_MS)
     yield from (_seconds_or_duration(fields[name], 1) for name in fields if name in _DELAYS_S)
     yield _in_words(evidence.raw, base)
-    yield from (_any_moment(fields[name], base, evidence.raw) for name in fields if name in _MOMENTS)
+    yield from (
+        _any_moment(fields[name], base, evidence.raw) for name in fields if name in _MOMENTS
+    )
     yield _reset_header(evidence.headers, base)
 
 
@@ -254,16 +276,14 @@ def _in_words(raw: str, base: datetime | None) -> float | None:
             wait = duration(match["duration"])
             if wait is not None:
                 return wait
-    match = _TEXT_MOMENT.search(text)
-    if match is not None:
-        wait = _moment(match["iso"], base, text)
+    if moment := _TEXT_MOMENT.search(text):
+        wait = _moment(moment["iso"], base, text)
         if wait is not None:
             return wait
-    match = _TEXT_EPOCH.search(text)
-    if match is not None:
-        return _any_moment(match["epoch"], base)
-    match = _TEXT_BARE.search(text)
-    return _seconds(match["bare"]) if match is not None else None
+    if epoch := _TEXT_EPOCH.search(text):
+        return _any_moment(epoch["epoch"], base)
+    bare = _TEXT_BARE.search(text)
+    return _seconds(bare["bare"]) if bare else None
 
 
 def _fields(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -195,11 +195,8 @@ def _test_folder() -> Path:
     """The folder of this test run: the one a parent process made, or a new one. Also deletes what killed runs left."""
     if TEST_ROOT in os.environ:
         return Path(os.environ[TEST_ROOT])
-    places = [
-        place
-        for place in (Path("/dev/shm"), Path(tempfile.gettempdir()))
-        if os.access(place, os.W_OK)
-    ]  # noqa: S108
+    memory = Path("/dev/shm")  # noqa: S108
+    places = [place for place in (memory, Path(tempfile.gettempdir())) if os.access(place, os.W_OK)]
     for left in (left for place in places for left in place.glob("pg-test-*")):
         with contextlib.suppress(OSError):
             mine = left.lstat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > 60

@@ -10,9 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import django_stubs_ext
 import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
+
+# Generic classes such as ModelAdmin[Job] are plain classes at run time without this.
+django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / "var"
@@ -139,9 +143,16 @@ def _database() -> dict[str, Any]:
     )
 
 
+def _connection_options(given: dict[str, Any]) -> dict[str, Any]:
+    """A commit is on the disk before we act on it, whatever the server's default; a server that is gone is noticed."""
+    return {"connect_timeout": 10, **given, "options": f"{given.get('options', '')} -c synchronous_commit=on".strip()}
+
+
+_found_database = _database()
 DATABASES = {
     "default": {
-        **_database(),
+        **_found_database,
+        "OPTIONS": _connection_options(_found_database.get("OPTIONS", {})),
         "ENGINE": "django.db.backends.postgresql",
         # With 0 the queue reconnects at each poll: measured 8 times slower.
         "CONN_MAX_AGE": 600,

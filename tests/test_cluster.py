@@ -79,7 +79,7 @@ class Desk:
         self.url = f"postgres://{user}:{password}@{place}/{parameters['NAME']}?{query}"
         self.environment = {
             **os.environ,
-            "SECRET_KEY": "for-tests",
+            "DEMO": "1",  # the tests' own server does without fsync
             "DATABASE_URL": self.url,
             "SPOOL_DIR": str(folder / "spool"),
             "MEDIA_ROOT": str(folder / "media"),
@@ -205,7 +205,10 @@ def start(desk: Desk) -> Iterator[Callable[..., ACluster]]:
 
         def stands() -> bool:
             parts = cluster.parts
-            return bool(parts) and sum(event["pid"] in parts for event in desk.events("start")) >= wanted
+            return (
+                bool(parts)
+                and sum(event["pid"] in parts for event in desk.events("start")) >= wanted
+            )
 
         until(stands, f"a cluster with {wanted} lanes")
         return cluster

@@ -306,3 +306,16 @@ def test_text_cut_inside_a_character_is_still_text() -> None:
     assert describe("ы".encode() * 2048 + b"x").name == "plain text"
     assert describe(b"x" + "ы".encode() * 4000).name == "plain text"
     assert describe("привет".encode("cp1251")).name == "data of no known kind"
+
+
+def test_fill_bytes_and_lone_markers_do_not_confuse_the_walk_through_a_jpeg(tmp_path: Path) -> None:
+    good = pictures.encode(pictures.noise(), "JPEG")
+    seen = survey(good[:2] + b"\xff\xff\xff\x01" + good[2:])
+    assert seen is not None
+    assert (seen.width, seen.height, seen.end) == (64, 48, len(good) + 4)
+
+
+def test_a_gif_without_even_a_screen_and_one_with_an_unknown_block_are_cut(tmp_path: Path) -> None:
+    good = pictures.animation()
+    assert flaw(tmp_path, good[:11]) is Flaw.CUT
+    assert flaw(tmp_path, good[:-1] + b"\x99") is Flaw.CUT

@@ -356,13 +356,13 @@ def test_too_little_room_is_said_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10 * 1024 * 1024)
-    monkeypatch.setattr(keeper.shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr("studio.keeper.shutil.disk_usage", lambda _path: usage)
     with pytest.raises(EmbeddedError, match="10 MB free"):
         keeper.Keeper(tmp_path, tmp_path, test=False)._create()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr("studio.embedded.importlib.util.find_spec", lambda _name: None)
     with pytest.raises(EmbeddedError, match="make setup"):
         embedded._launch(tmp_path, test=False)

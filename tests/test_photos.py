@@ -56,7 +56,7 @@ def test_a_photo_is_kept_by_its_hash(root: Path, tmp_path: Path) -> None:
     taken = take_photo(path)
     digest = hashlib.sha256(data).hexdigest()
     assert taken.key == f"photos/{digest[:2]}/{digest}.jpg"
-    assert (taken.sha256, taken.media_type, taken.size_bytes) == (digest, "image/jpeg", len(data))
+    assert (taken.sha256, taken.media_type, taken.size) == (digest, "image/jpeg", len(data))
     assert (taken.width, taken.height) == (40, 60)
     assert results.path_of(taken.key).read_bytes() == data
     assert files(root) == {taken.key, taken.thumb_key}

@@ -45,7 +45,7 @@ def test_every_argument_reaches_its_setting() -> None:
         *("--fault", "reset_after_accept=0.05", "--fault", "late=30=0.1", "--prepared", "64kB"),
         *("--no-echo", "--history-lag", "5", "--concurrency-limit", "9", "--quota", "10/60"),
         *("--balance", "100", "--key-limit", "50", "--price", "a/b=7.5"),
-        *("--settings", '{"strict_models": true, "scale": 9}'),
+        *("--behaviour", '{"strict_models": true, "scale": 9}'),
     )
     assert read["faults"] == {"reset_after_accept": 0.05, "late=30": 0.1}
     assert (read["latency_median_s"], read["latency_sigma"], read["scale"]) == (3.0, 0.1, 0.5)

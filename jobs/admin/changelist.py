@@ -20,7 +20,14 @@ COUNT_CAP = 10_000
 OLDER, NEWER = "older", "newer"
 
 
-class CappedPaginator(Paginator[Any]):
+def capped_words(count: int) -> str:
+    """A count as it is shown: "10,000+" for whatever is beyond the cap."""
+    if count > COUNT_CAP:
+        return _("%(count)s+") % {"count": number_format(COUNT_CAP, force_grouping=True)}
+    return str(number_format(count, force_grouping=True))
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable at run time
     """Counts no further than COUNT_CAP + 1, so that a big table costs no more than a small one."""
 
     @cached_property
@@ -135,9 +142,7 @@ class DeskChangeList(ChangeList):
 
     @property
     def count_words(self) -> str:
-        if self.result_count > COUNT_CAP:
-            return _("%(count)s+") % {"count": number_format(COUNT_CAP, force_grouping=True)}
-        return str(number_format(self.result_count, force_grouping=True))
+        return capped_words(self.result_count)
 
 
 class DeskAdmin(admin.ModelAdmin[Any]):

@@ -40,11 +40,12 @@ class VerbsMixin(ModelAdmin[Any]):
         if not (self.has_view_permission(request, thing) and request.user.has_perm(verb.permission)):
             raise PermissionDenied
         back = self.after_verb_url(request, thing)
-        form = verb.form(request.POST or None, request.FILES or None, thing=thing)  # type: ignore[call-arg]
         if request.method == "POST":
-            form.is_bound = True  # a verb without fields posts nothing but its token
+            form = verb.form(request.POST, request.FILES, thing=thing)
             if form.is_valid() and run(request, verb, thing, form.cleaned_data):
                 return HttpResponseRedirect(back)
+        else:
+            form = verb.form(thing=thing)
         context = {
             **self.admin_site.each_context(request),
             "title": verb.title,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django import forms
 from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Model
 from django.utils.functional import Promise
@@ -23,7 +22,6 @@ from jobs.lifecycle import staff
 from jobs.models import Case, Job, ProviderTask
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, TaskState
 from providers.contract import Charge
-from providers.models import Target
 
 Words = str | Promise
 
@@ -47,7 +45,7 @@ class Verb:
     done: Words
     effects: Callable[[Any], Sequence[Effect]]
     run: Callable[[Any, AbstractBaseUser, datetime, dict[str, Any]], None]
-    form: type[forms.Form] = desk_forms.ReasonForm
+    form: type[desk_forms.VerbForm] = desk_forms.ReasonForm
     offered: Callable[[Any], bool] = field(default=lambda _thing: True)
     money: Callable[[Any], str] = field(default=lambda _thing: "")
     dangerous: bool = False
@@ -353,8 +351,3 @@ CASE_VERBS: Sequence[Verb] = (TAKE, NOTE, CLOSE)
 def allowed(verbs: Sequence[Verb], user: Any, thing: Model) -> list[Verb]:
     """The verbs this person may use and that make sense now, in their order."""
     return [verb for verb in verbs if user.has_perm(verb.permission) and verb.offered(thing)]
-
-
-def open_targets(kind: str) -> Any:
-    """Targets a job of this kind can be sent to."""
-    return Target.objects.filter(kind=kind, enabled=True, stopped_at__isnull=True).order_by("provider", "model")

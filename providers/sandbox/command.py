@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same seed and requests give the same faults and latencies",
     )
     add(
-        "--settings",
+        "--behaviour",
         type=json.loads,
         metavar="JSON",
         help="settings as a JSON object, as the control API takes them",
@@ -139,7 +139,7 @@ def settings_from(options: dict[str, Any]) -> Settings:
         changes["faults"] = dict(_pair(one, "--fault") for one in options["fault"])
     if options.get("price"):
         changes["prices"] = dict(_pair(one, "--price") for one in options["price"])
-    return Settings().changed((options.get("settings") or {}) | changes)
+    return Settings().changed((options.get("behaviour") or {}) | changes)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -95,7 +95,7 @@ def start_sandbox(
         str(port),
         "--until-stdin-closes",
     ]
-    arguments += ["--settings", json.dumps(chosen)]
+    arguments += ["--behaviour", json.dumps(chosen)]
     if ledger is not None:
         arguments += ["--ledger", str(ledger)]
     if seed is not None:

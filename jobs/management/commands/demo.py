@@ -30,17 +30,20 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from rich.console import Console
 
-from jobs.models import Job
+from jobs.models import Job, Lane
+from jobs.roles import Role
 from providers.models import Target
 
 WEB_PORT = 8000
 START_S = 60.0  # until a part answers
+LANE_S = 10.0  # until a lane is seen alive
 WORKERS_STOP_S = 12.0  # workers get this to let calls finish; all is gone within 15 s
+ACCOUNTS = {role.value.lower(): role.value for role in Role}
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
-ROLES = {"viewer": "Viewer", "operator": "Operator", "owner": "Owner"}
 
 _prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -162,6 +165,7 @@ class Command(BaseCommand):
         with self._step(_("Workers")):
             # SIGTERM lets them finish calls under way, also when only this process was killed.
             self._add("workers", ["manage.py", "qcluster"], environment, dies_by=signal.SIGTERM)
+            self._wait_for_lane()
         port = _free_port(options["port"], besides=environment.get("SANDBOX_URL", ""))
         address = f"http://127.0.0.1:{port}/"
         with self._step(_("Web")):
@@ -192,7 +196,7 @@ class Command(BaseCommand):
             else {}
         )
         users = get_user_model().objects
-        for name, group in ROLES.items():
+        for name, group in ACCOUNTS.items():
             if users.filter(username=name).exists():
                 continue
             known.setdefault(name, secrets.token_urlsafe(9))
@@ -201,7 +205,7 @@ class Command(BaseCommand):
                 user.groups.add(Group.objects.get(name=group))
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
             file.writelines(f"{name} {password}\n" for name, password in known.items())
-        return [(name, known.get(name, _("(its password was set elsewhere)"))) for name in ROLES]
+        return [(name, known.get(name, _("(its password was set elsewhere)"))) for name in ACCOUNTS]
 
     def _first_set(self, source: Path, environment: dict[str, str], *, must: bool) -> None:
         with source.open(encoding="utf-8", newline="") as file:
@@ -274,6 +278,15 @@ class Command(BaseCommand):
         end = time.monotonic() + START_S
         while not _answers(port, path):
             if not part.runs or time.monotonic() > end:
+                self._give_up(part)
+            self._pause(0.1)
+
+    def _wait_for_lane(self) -> None:
+        """Until a lane of the newest part is alive. An idle one may take its time: that is no reason to give up."""
+        part, since = self.parts[-1], timezone.now()
+        end = time.monotonic() + LANE_S
+        while not Lane.objects.filter(heartbeat_at__gt=since).exists() and time.monotonic() < end:
+            if not part.runs:
                 self._give_up(part)
             self._pause(0.1)
 

@@ -1,0 +1,191 @@
+"""New jobs from a form: everything is checked first, then all are created together or none is."""
+
+from __future__ import annotations
+
+import uuid
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from jobs import display, intake, routes
+from jobs.clock import clock
+from jobs.intake import InputError, Taken
+from jobs.lifecycle.create import NewJob, create_jobs, default_tenant
+from jobs.models import Tenant
+from providers.contract import Kind
+from providers.models import Target
+
+MOST_PROMPTS = 200
+MOST_COPIES = 20
+MOST_JOBS = 500
+MOST_PHOTOS = 8
+
+
+class PhotosInput(forms.ClearableFileInput):
+    allow_multiple_selected = True
+
+
+class PhotosField(forms.FileField):
+    """Several uploads in one field; always a list."""
+
+    widget = PhotosInput
+
+    def clean(self, data: Any, initial: Any = None) -> Any:
+        files = data if isinstance(data, list | tuple) else [data] if data else []
+        return [super(PhotosField, self).clean(file, initial) for file in files]
+
+
+class NewJobsForm(forms.Form):
+    prompts = forms.CharField(
+        label=gettext_lazy("Prompts"),
+        help_text=gettext_lazy("One a line; each line becomes a job."),
+        max_length=2_000_000,
+        widget=forms.Textarea(attrs={"rows": 6, "dir": "auto"}),
+        strip=False,
+    )
+    reference = forms.CharField(
+        label=gettext_lazy("Reference"),
+        required=False,
+        help_text=gettext_lazy("The customer's own name for it. Several jobs get -1, -2, … behind it."),
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    target = forms.ModelChoiceField(
+        label=gettext_lazy("Target"),
+        required=False,
+        queryset=Target.objects.none(),
+        help_text=gettext_lazy("Empty: the configured route, with its fallbacks."),
+        empty_label=gettext_lazy("the configured route"),
+    )
+    tenant = forms.ModelChoiceField(label=gettext_lazy("Tenant"), queryset=Tenant.objects.none(), empty_label=None)
+    count = forms.IntegerField(
+        label=gettext_lazy("How many of each"), min_value=1, max_value=MOST_COPIES, initial=1
+    )
+    photos = PhotosField(
+        label=gettext_lazy("Photos to start from"),
+        required=False,
+        help_text=gettext_lazy("PNG, JPEG, WEBP or GIF; every job gets all of them."),
+    )
+    token = forms.UUIDField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, label_suffix="", **kwargs)
+        tenants, targets = self.fields["tenant"], self.fields["target"]
+        assert isinstance(tenants, forms.ModelChoiceField)  # noqa: S101  declared above
+        assert isinstance(targets, forms.ModelChoiceField)  # noqa: S101  declared above
+        tenants.queryset = Tenant.objects.order_by("name")
+        targets.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by("provider", "model")
+
+    def clean_prompts(self) -> list[str]:
+        lines = [(at, line) for at, line in enumerate(self.cleaned_data["prompts"].splitlines(), 1) if line.strip()]
+        if not lines:
+            raise forms.ValidationError(_("The prompt is empty. Write what the picture should show."))
+        if len(lines) > MOST_PROMPTS:
+            raise forms.ValidationError(
+                _("%(count)d lines; at most %(most)d at a time. Longer lists: manage.py generate --from FILE.csv.")
+                % {"count": len(lines), "most": MOST_PROMPTS}
+            )
+        prompts, problems = [], []
+        for at, line in lines:
+            try:
+                prompts.append(intake.check_prompt(line))
+            except InputError as error:
+                problems.append(_("Line %(line)d: %(problem)s") % {"line": at, "problem": error.message})
+        if problems:
+            raise forms.ValidationError(problems[:20])
+        return prompts
+
+    def clean_reference(self) -> str:
+        try:
+            return intake.check_reference(self.cleaned_data["reference"])
+        except InputError as error:
+            raise forms.ValidationError(error.message) from None
+
+    def clean_photos(self) -> list[UploadedFile]:
+        photos: list[UploadedFile] = self.cleaned_data["photos"]
+        if len(photos) > MOST_PHOTOS:
+            raise forms.ValidationError(_("At most %(most)d photos.") % {"most": MOST_PHOTOS})
+        return photos
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        many = len(data.get("prompts", ())) * data.get("count", 1)
+        if many > MOST_JOBS:
+            raise forms.ValidationError(
+                _("That would be %(count)d jobs; at most %(most)d at a time.") % {"count": many, "most": MOST_JOBS}
+            )
+        return data
+
+
+def new_jobs(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
+    """The page and its POST. The caller has checked the permission."""
+    # The configured route and the one tenant there always is exist from the first look at this form on.
+    configured = routes.ensure_configured()
+    tenant = default_tenant()
+    if request.method == "POST":
+        form = NewJobsForm(request.POST, request.FILES)
+        if form.is_valid():
+            done = _create(request, form)
+            if done is not None:
+                return done
+    else:
+        form = NewJobsForm(initial={"tenant": tenant.pk, "token": uuid.uuid4(), "prompts": request.GET.get("prompt", "")})
+    price = configured[0]
+    context |= {
+        "title": _("New jobs"),
+        "form": form,
+        "price": display.about(price.price, price.currency),
+        "route": [target.name for target in configured],
+    }
+    return TemplateResponse(request, "desk/new_jobs.html", context)
+
+
+def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
+    """None: something was refused after all, and the form says what; nothing was created."""
+    data = form.cleaned_data
+    try:
+        target: Target | None = data["target"]
+        route = routes.resolve([target.name] if target else [])
+        photos: list[Taken] = [intake.take_photo(photo.file) for photo in data["photos"]]
+        prompts = [prompt for prompt in data["prompts"] for _copy in range(data["count"])]
+        jobs = [
+            NewJob(
+                prompt=prompt,
+                route=route,
+                kind=Kind(route[0].kind),
+                photos=photos,
+                reference=_reference(data["reference"], at, len(prompts)),
+            )
+            for at, prompt in enumerate(prompts, 1)
+        ]
+    except InputError as error:
+        field = {"photo": "photos", "prompt": "prompts"}.get(error.field, error.field)
+        form.add_error(field if field in form.fields else None, error.message)
+        return None
+    assert request.user.is_authenticated  # noqa: S101  admin_view let nobody else in
+    batch = create_jobs(jobs=jobs, tenant=data["tenant"], actor=request.user, now=clock.now(), token=data["token"])
+    price = sum((job.route[0].price for job in jobs), Decimal(0))
+    messages.success(
+        request,
+        ngettext("%(count)d job is on its way, about %(money)s.", "%(count)d jobs are on their way, about %(money)s.", len(jobs))
+        % {"count": len(jobs), "money": display.money(price, route[0].currency)},
+    )
+    if len(jobs) == 1:
+        only = batch.jobs.first()
+        return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[only.pk if only else 0]))
+    return HttpResponseRedirect(f"{reverse('admin:jobs_job_changelist')}?batch={batch.pk}")
+
+
+def _reference(reference: str, at: int, many: int) -> str:
+    """One job keeps the reference as it is; several get a number behind it, within the length that is allowed."""
+    if not reference or many == 1:
+        return reference
+    number = f"-{at}"
+    return reference[: intake.MAX_REFERENCE_CHARS - len(number)] + number

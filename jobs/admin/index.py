@@ -1,0 +1,94 @@
+"""The first page: what needs a person, how the work stands, how the providers are, and the newest results. A handful of
+queries over small or indexed sets, whatever the number of jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, Sum
+from django.http import HttpRequest
+from django.urls import reverse
+
+from jobs import display
+from jobs.admin.changelist import COUNT_CAP, capped_words
+from jobs.models import Case, Job, Lane, ProviderTask, Result
+from jobs.states import JobState, TaskState
+from providers.models import Account, ProviderState
+
+LANE_DEAD_AFTER = timedelta(seconds=30)
+_NEWEST = 12
+_TOP_CASES = 5
+
+
+def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
+    user = request.user
+    shown: dict[str, Any] = {"now": now}
+    if user.has_perm("jobs.view_case"):
+        shown |= _desk(now)
+    if user.has_perm("jobs.view_job"):
+        shown |= {"states": _states(), "newest": _newest()}
+    if user.has_perm("providers.view_providerstate"):
+        shown["providers"] = _providers(now)
+    if user.has_perm("jobs.view_lane"):
+        shown["lanes"] = _lanes(now)
+    return shown
+
+
+def _desk(now: datetime) -> dict[str, Any]:
+    opened = Case.objects.filter(resolved_at__isnull=True)
+    sums = opened.values_list("currency").annotate(Count("pk"), Sum("money_at_risk"), Min("opened_at")).order_by("currency")
+    rows = list(sums)
+    top = opened.select_related("job", "owner").defer("job__prompt").order_by("-money_at_risk", "opened_at", "pk")[:_TOP_CASES]
+    return {
+        "case_count": sum(count for _c, count, _m, _o in rows),
+        "case_money": display.totals({currency: money for currency, _n, money, _o in rows}),
+        "case_oldest": min((oldest for _c, _n, _m, oldest in rows), default=None),
+        "case_overdue": opened.filter(due_at__lt=now).count(),
+        "cases": list(top),
+    }
+
+
+def _states() -> list[dict[str, Any]]:
+    """Jobs by state now; each count stops at the cap, so that it costs the same at a million jobs."""
+    url = reverse("admin:jobs_job_changelist")
+    states = []
+    for state in (JobState.PENDING, JobState.ACTIVE, JobState.MANUAL, JobState.FAILED, JobState.SUCCEEDED):
+        count = Job.objects.filter(state=state)[: COUNT_CAP + 1].count()
+        states.append({"look": display.JOB_STATES[state], "count": capped_words(count), "url": f"{url}?state={state.value}"})
+    return states
+
+
+def _newest() -> list[Result]:
+    return list(Result.objects.select_related("job").defer("job__prompt").order_by("-pk")[:_NEWEST])
+
+
+def _providers(now: datetime) -> list[dict[str, Any]]:
+    in_flight = dict(
+        ProviderTask.objects.filter(state__in=[TaskState.INTENT, TaskState.SENDING, TaskState.ACCEPTED])
+        .values_list("account")
+        .annotate(Count("pk"))
+        .order_by("account")
+    )
+    states: dict[int, list[ProviderState]] = {}
+    for state in ProviderState.objects.order_by("account", "model"):
+        states.setdefault(state.account_id, []).append(state)
+    cards = []
+    for account in Account.objects.order_by("provider", "pk"):
+        own = states.get(account.pk, [])
+        cards.append(
+            {
+                "account": account,
+                "state": next((one for one in own if not one.model), None),
+                "models": [one for one in own if one.model and one.state != ProviderState.State.AVAILABLE],
+                "in_flight": in_flight.get(account.pk, 0),
+                "balance": display.money(account.balance, account.balance_currency) if account.balance is not None else "",
+            }
+        )
+    return cards
+
+
+def _lanes(now: datetime) -> dict[str, Any]:
+    lanes = list(Lane.objects.order_by("slot"))
+    alive = [lane for lane in lanes if lane.run_id and lane.heartbeat_at and now - lane.heartbeat_at < LANE_DEAD_AFTER]
+    return {"alive": len(alive), "all": len(lanes), "rows": lanes, "alive_slots": {lane.slot for lane in alive}}

@@ -1,0 +1,112 @@
+"""Jobs as rows of lists: what is loaded for a page, and the cells. No query per row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.db.models import Prefetch, QuerySet
+from django.db.models.functions import Left
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from jobs import display, phases
+from jobs.models import Job, ProviderTask
+from jobs.templatetags import desk
+from providers.contract import Charge
+from providers.models import Target
+
+_PROMPT_START = 160
+_HEAVY = ("evidence", "files", "result_text", "candidates", "failure_text")
+
+
+def with_tasks(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Each job's sends in their order, without what only its page shows."""
+    light = ProviderTask.objects.order_by("created_at", "id").defer(*_HEAVY)
+    return jobs.prefetch_related(Prefetch("tasks", queryset=light))
+
+
+def current_task(job: Job) -> ProviderTask | None:
+    """The task a job's phase is about: the one that blocks its next send, else the newest."""
+    tasks = list(job.tasks.all())
+    return next((task for task in tasks if task.blocks_send), tasks[-1] if tasks else None)
+
+
+def money_lines(job: Job) -> list[str]:
+    """What the job cost, and what it may still cost; nothing where nothing was sent."""
+    known: dict[str, Decimal] = defaultdict(Decimal)
+    possible: dict[str, Decimal] = defaultdict(Decimal)
+    for task in job.tasks.all():
+        if task.charge == Charge.CHARGED:
+            into, amount = (known, task.cost) if task.cost is not None else (possible, task.estimated_cost)
+            into[task.currency] += amount
+        elif task.charge == Charge.POSSIBLE:
+            possible[task.currency] += task.cost if task.cost is not None else task.estimated_cost
+    lines = [display.money(amount, currency) for currency, amount in sorted(known.items())]
+    lines += [
+        _("%(money)s possible") % {"money": display.about(amount, currency)} for currency, amount in sorted(possible.items())
+    ]
+    return lines
+
+
+def dress(jobs: Sequence[Job], now: datetime) -> None:
+    """Hang onto each job what lists show: `shown_phase`, `shown_overdue`, `shown_wait`, `shown_now`."""
+    waits = phases.why_waiting(jobs, now)
+    for job in jobs:
+        job.shown_now = now  # type: ignore[attr-defined]
+        job.shown_phase = phases.phase(job, current_task(job), now)  # type: ignore[attr-defined]
+        job.shown_overdue = display.overdue(job, now)  # type: ignore[attr-defined]
+        job.shown_wait = waits.get(job.pk)  # type: ignore[attr-defined]
+
+
+def for_list() -> QuerySet[Job]:
+    """Jobs as lists show them: of the prompt only its start."""
+    jobs = Job.objects.select_related("tenant", "target", "delivered", "batch")
+    return with_tasks(jobs.annotate(prompt_start=Left("prompt", _PROMPT_START)).defer("prompt", "params"))
+
+
+# --- cells that other lists use too -----------------------------------------------------------------------------------
+
+
+def thumb(job: Job) -> SafeString:
+    """The delivered result in a fixed box; a checkerboard while there is none."""
+    result = job.delivered
+    if result is None:
+        return format_html('<span class="{}"></span>', "thumb")
+    if not result.thumb_key:
+        return format_html('<span class="thumb thumb-text">{}</span>', desk.icon("file-text"))
+    return format_html(
+        '<span class="thumb"><img src="{}" alt="" loading="lazy" width="40" height="40"></span>',
+        reverse("admin:desk_thumbnail", args=[result.pk]),
+    )
+
+
+def state_cell(job: Any) -> SafeString:
+    """The pill, "late" where it is, and the reason why it waits."""
+    return SafeString(
+        render_to_string(
+            "desk/state_cell.html",
+            {
+                "look": display.PHASES[job.shown_phase],
+                "overdue": display.OVERDUE if job.shown_overdue else None,
+                "wait": job.shown_wait,
+                "reason": display.reason(job.reason) if job.state in {"failed", "manual", "cancelled"} else "",
+                "now": job.shown_now,
+            },
+        )
+    )
+
+
+def target_cell(target: Target) -> SafeString:
+    return format_html(
+        '<bdi class="ltr" title="{}"><span class="quiet">{}:</span>{}</bdi>',
+        target.name,
+        target.provider,
+        target.model.rsplit("/", 1)[-1],
+    )

@@ -1,0 +1,182 @@
+"""Results, tenants, standing decisions, lanes and spool hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobs import display
+from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
+from jobs.admin.filters import CreatedFilter
+from jobs.admin.index import LANE_DEAD_AFTER
+from jobs.clock import clock
+from jobs.models import Lane, Result, SpoolHost, StandingDecision, Tenant
+from jobs.templatetags import desk
+
+
+@admin.register(Result)
+class ResultAdmin(MachineAdmin):
+    keyset = ("id",)
+    list_display = ("thumb_cell", "what_cell", "type_cell", "size_cell", "made_cell", "age_cell")
+    list_display_links = ("what_cell",)
+    list_filter = (("job__tenant", admin.RelatedOnlyFieldListFilter), CreatedFilter)
+    search_fields = ("job__reference",)
+    sortable_by = ()
+    empty = EmptyState("image", gettext_lazy("No results yet"), gettext_lazy("Finished pictures and texts appear here."))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Result]:
+        return Result.objects.select_related("job", "uploaded_by").defer("job__prompt", "job__params")
+
+    def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        now = clock.now()
+        for row in rows:
+            row.shown_now = now
+        return rows
+
+    @admin.display(description=gettext_lazy("picture"))
+    def thumb_cell(self, result: Result) -> SafeString:
+        if not result.thumb_key:
+            return format_html('<span class="thumb thumb-text">{}</span>', desk.icon("file-text"))
+        return format_html(
+            '<span class="thumb"><img src="{}" alt="" loading="lazy" width="40" height="40"></span>',
+            reverse("admin:desk_thumbnail", args=[result.pk]),
+        )
+
+    @admin.display(description=gettext_lazy("job"))
+    def what_cell(self, result: Result) -> SafeString:
+        return format_html(
+            '<span class="what"><span class="what-first"><bdi>{}</bdi></span><span class="what-second">#{}</span></span>',
+            result.job.reference or f"#{result.job_id}",
+            result.job_id,
+        )
+
+    @admin.display(description=gettext_lazy("type"))
+    def type_cell(self, result: Result) -> SafeString:
+        size = f"{result.width} × {result.height}" if result.width and result.height else ""
+        return format_html('<bdi class="ltr">{} {}</bdi>', result.media_type.split(";")[0], size)
+
+    @admin.display(description=gettext_lazy("size"))
+    def size_cell(self, result: Result) -> str:
+        return display.size(result.size_bytes)
+
+    @admin.display(description=gettext_lazy("made by"))
+    def made_cell(self, result: Result) -> SafeString:
+        if result.task_id is None:
+            who = result.uploaded_by.get_username() if result.uploaded_by else _("staff")
+            return desk.pill(display.Look(_("%(who)s, by hand") % {"who": who}, "hand", "amber"))
+        if result.job.delivered_id == result.pk:
+            return desk.pill(display.Look(_("delivered"), "circle-check", "green"))
+        return desk.pill(display.Look(_("kept beside"), "layers", "outline"))
+
+    @admin.display(description=gettext_lazy("age"))
+    def age_cell(self, result: Any) -> SafeString:
+        return desk.ago(result.created_at, result.shown_now)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """A result is shown on its job's page."""
+        result = self.get_object(request, object_id)
+        if result is None:
+            return HttpResponseRedirect(reverse("admin:jobs_result_changelist"))
+        return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[result.job_id]) + f"#result-{result.pk}")
+
+
+@admin.register(Tenant)
+class TenantAdmin(DeskAdmin):
+    list_display = ("name", "slug", "max_in_flight")
+    search_fields = ("name", "slug")
+    ordering = ("name",)
+    fields = ("name", "slug", "max_in_flight")
+    prepopulated_fields = {"slug": ["name"]}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Jobs and money hang on a tenant."""
+        return False
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return {} if obj else {"slug": ["name"]}
+
+
+@admin.register(StandingDecision)
+class StandingDecisionAdmin(DeskAdmin):
+    """Made and ended by the owner; never edited, so that what was decided when stays on record."""
+
+    list_display = ("target", "what", "made_by", "made_at", "ended_at")
+    list_select_related = ("target", "made_by")
+    ordering = ("-made_at",)
+    fields = ("target", "what", "reason")
+    actions = ("end",)
+    empty = EmptyState(
+        "gavel",
+        gettext_lazy("No standing decisions"),
+        gettext_lazy("Without one, nothing is ever sent again by the machine while a charge is possible."),
+    )
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        obj.made_by = request.user
+        obj.made_at = clock.now()
+        super().save_model(request, obj, form, change)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.fields, "made_by", "made_at", "ended_at") if obj else self.fields
+
+    def has_end_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobs.change_standingdecision")
+
+    @admin.action(description=gettext_lazy("End the selected decisions"), permissions=["end"])
+    def end(self, request: HttpRequest, queryset: QuerySet[StandingDecision]) -> None:
+        ended = queryset.filter(ended_at__isnull=True).update(ended_at=clock.now())
+        self.message_user(request, _("%(count)d ended.") % {"count": ended})
+
+
+@admin.register(Lane)
+class LaneAdmin(MachineAdmin):
+    list_display = ("slot", "state_cell", "host", "pid", "version", "heartbeat_cell", "started_cell")
+    ordering = ("slot",)
+    sortable_by = ()
+    empty = EmptyState(
+        "cpu", gettext_lazy("No lane has ever run"), gettext_lazy("Start workers with: manage.py qcluster")
+    )
+
+    @admin.display(description=gettext_lazy("state"))
+    def state_cell(self, lane: Lane) -> SafeString:
+        if lane.run_id is None:
+            return desk.pill(display.Look(_("free"), "circle-dashed", "outline"))
+        if lane.heartbeat_at is None or clock.now() - lane.heartbeat_at > LANE_DEAD_AFTER:
+            return desk.pill(display.Look(_("dead"), "unplug", "red"))
+        if lane.draining:
+            return desk.pill(display.Look(_("draining"), "hourglass", "amber"))
+        return desk.pill(display.Look(_("alive"), "", "green"))
+
+    @admin.display(description=gettext_lazy("heartbeat"))
+    def heartbeat_cell(self, lane: Lane) -> SafeString:
+        return desk.ago(lane.heartbeat_at, clock.now())
+
+    @admin.display(description=gettext_lazy("started"))
+    def started_cell(self, lane: Lane) -> SafeString:
+        return desk.ago(lane.started_at, clock.now())
+
+
+@admin.register(SpoolHost)
+class SpoolHostAdmin(MachineAdmin):
+    list_display = ("host", "clear_at", "declared_lost_at")
+    empty = EmptyState(
+        "hard-drive",
+        gettext_lazy("No host yet"),
+        gettext_lazy("Each machine that runs lanes is listed here, with the time its spool was last replayed."),
+    )

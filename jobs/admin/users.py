@@ -1,0 +1,52 @@
+"""Users and groups. Owners manage people, but nobody gives more than they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+_OWNERS_FIELDS = (
+    (None, {"fields": ("username", "password")}),
+    (_("Person"), {"fields": ("first_name", "last_name", "email")}),
+    (_("Access"), {"fields": ("is_active", "is_staff", "groups")}),
+)
+
+
+@admin.register(User)
+class DeskUserAdmin(UserAdmin):
+    """Only superusers see and set what makes one; an owner gives the three roles."""
+
+    list_display = ("username", "first_name", "last_name", "roles_cell", "is_active", "last_login")
+    list_filter = ("is_active", "groups")
+    filter_horizontal = ("groups", "user_permissions")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description=_("roles"))
+    def roles_cell(self, user: User) -> str:
+        names = [group.name for group in user.groups.all()]
+        return ", ".join([*(["superuser"] if user.is_superuser else []), *names]) or "—"
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None or request.user.is_superuser:
+            return super().get_fieldsets(request, obj)
+        return _OWNERS_FIELDS
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        if obj is not None and obj.is_superuser and not request.user.is_superuser:
+            return False
+        return super().has_change_permission(request, obj)
+
+
+@admin.register(Group)
+class DeskGroupAdmin(GroupAdmin):
+    pass

@@ -1,0 +1,55 @@
+"""Attaching a provider's id to a lost send: checked at the provider first, then recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext as _
+
+from jobs.clock import clock
+from jobs.lifecycle import staff
+from jobs.lifecycle.errors import Refused
+from jobs.models import ProviderTask
+from providers import registry
+from providers.contract import Account, Adapter, Answer, NoAnswer, PollTrouble
+from providers.http import Transport
+
+DEADLINE_S = 15.0
+
+
+def attach(task_id: UUID, provider_id: str, actor: AbstractBaseUser | None, reason: str) -> None:
+    """Raises Refused where the id is another task's, the provider does not know it, or could not be asked."""
+    provider_id = provider_id.strip()
+    task = ProviderTask.objects.select_related("account").filter(pk=task_id).first()
+    if task is None:
+        raise Refused(_("There is no such task."))
+    if not provider_id or len(provider_id) > 200:
+        raise Refused(_("Write the id as the provider's dashboard shows it."))
+    other = ProviderTask.objects.filter(account=task.account, provider_id=provider_id).exclude(pk=task_id).first()
+    if other is not None:
+        raise Refused(_("This id belongs to job %(job)s already.") % {"job": other.job_id})
+    adapter = registry.adapter(task.account.provider)
+    try:
+        account = registry.account(task.account.provider)
+    except ImproperlyConfigured as error:
+        raise Refused(str(error)) from error
+    answer = asyncio.run(_ask(adapter, account, provider_id))
+    read = adapter.read_poll(answer)
+    if isinstance(read, PollTrouble):
+        raise Refused(
+            _("The provider does not know this id.") if read.missing
+            else _("The provider could not be asked: %(why)s") % {"why": read.reason}
+        )  # fmt: skip
+    now = clock.now()
+    staff.attach_provider_id(
+        task_id=task_id, provider_id=provider_id, actor=actor, now=now, reason=reason, poll_at=now
+    )
+
+
+async def _ask(adapter: Adapter, account: Account, provider_id: str) -> Answer | NoAnswer:
+    async with Transport() as transport:
+        call = adapter.poll(account, provider_id)
+        return await transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1)

@@ -1,0 +1,287 @@
+"""The loop of a lane: claim what is due, act on it, record what came, decide. One slice at a time.
+
+Everything that touches the database runs in one thread, so a slow database never stops the loop from reading answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+
+from jobs import epoch, lanes, results, spool
+from jobs.bell import Listener
+from jobs.clock import clock
+from jobs.lane import LaneContext
+from jobs.lanes import Held
+from jobs.lifecycle import decide, providers
+from jobs.lifecycle.record import Fact, record
+from jobs.rules import limits, rules
+from jobs.stages import fetch, poll, reconcile, submit
+from providers import registry
+from providers.http import Transport
+
+logger = logging.getLogger(__name__)
+
+ROOM = {"submit": 256, "poll": 512, "fetch": 24, "look": 100, "receipt": 32}
+GATHER_S = 0.02  # facts that come within it are recorded in one statement
+TICK_S = 0.25
+SWEEP_S = 5.0
+SPOOL_AFTER_S = 2.0
+
+
+class FencedError(Exception):
+    """Another run holds our slot."""
+
+
+class Engine:
+    """One run of one lane."""
+
+    def __init__(self, lane: LaneContext, stop: asyncio.Event) -> None:
+        self.lane = lane
+        self.stop = stop
+        self.facts: asyncio.Queue[tuple[Fact, Callable[[], None] | None]] = asyncio.Queue()
+        self.at_work: dict[str, set[asyncio.Task[None]]] = {name: set() for name in ROOM}
+        self.wake = asyncio.Event()
+        self.rng = random.Random()  # noqa: S311  jitter
+        self.last_sweep = self.last_beat = float("-inf")
+
+    async def run(self, until: float) -> None:
+        """Until the boot clock reaches `until`, or `stop`; then drain."""
+        recorder = asyncio.create_task(self._record_for_ever())
+        try:
+            while not self.stop.is_set() and self.lane.clock.boot() < until:
+                await self._pass(submitting=True)
+                await self._rest()
+            await self._drain()
+        finally:
+            await self._give_up_acts()
+            await self.facts.join()
+            recorder.cancel()
+            await asyncio.gather(recorder, return_exceptions=True)
+
+    # --- one pass -----------------------------------------------------------------------------------------------------
+
+    async def _pass(self, *, submitting: bool) -> None:
+        try:
+            await self._beat_and_sweep()
+            for name, room in ROOM.items():
+                free = room - len(self.at_work[name])
+                if free > 0 and (submitting or name != "submit"):
+                    await self._claim(name, free)
+        except Error as error:
+            # The database is away: nothing is claimed or armed; answers are still read and kept.
+            logger.warning("engine.database %s", error)
+            await asyncio.sleep(TICK_S)
+
+    async def _claim(self, name: str, free: int) -> None:
+        lane = self.lane
+        if name == "submit":
+            sends, not_armed = await lane.db(submit.claim_and_arm, lane, free)
+            for fact in not_armed:
+                self._learned(fact)
+            for send in sends:
+                self._start(name, self._submit(send))
+        elif name == "poll":
+            for task in await lane.db(poll.claim_polls, lane, free):
+                self._start(name, self._one(poll.act(lane, task)))
+        elif name == "fetch":
+            for task in await lane.db(fetch.claim_fetches, lane, free):
+                self._start(name, self._one(fetch.act(lane, task)))
+        elif name == "look":
+            for provider, sends_lost in (await lane.db(reconcile.claim_looks, lane, free)).items():
+                self._start(name, self._many(reconcile.look(lane, provider, sends_lost)))
+        else:
+            for task in await lane.db(reconcile.claim_receipts, lane, free):
+                self._start(name, self._one(reconcile.receipt(lane, task)))
+
+    async def _submit(self, send: submit.Send) -> None:
+        fact, refusal = await submit.act(self.lane, send)
+        self._learned(fact, None if refusal is None else lambda: submit.note_refusal(self.lane, send, refusal))
+
+    async def _one(self, act: Coroutine[Any, Any, Fact]) -> None:
+        self._learned(await act)
+
+    async def _many(self, act: Coroutine[Any, Any, list[Fact]]) -> None:
+        for fact in await act:
+            self._learned(fact)
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.at_work[name].add(task)
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self.at_work[name].discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("engine.act %s", name, exc_info=error)
+        self.wake.set()
+
+    def _learned(self, fact: Fact, beside: Callable[[], None] | None = None) -> None:
+        self.facts.put_nowait((fact, beside))
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    async def _record_for_ever(self) -> None:
+        while True:
+            batch = [await self.facts.get()]
+            await asyncio.sleep(GATHER_S)
+            while not self.facts.empty():
+                batch.append(self.facts.get_nowait())
+            await self._record(batch)
+            for _ in batch:
+                self.facts.task_done()
+            self.wake.set()
+
+    async def _record(self, batch: list[tuple[Fact, Callable[[], None] | None]]) -> None:
+        """Ids before everything else. When the database stays away, the facts go to the disk."""
+        facts = sorted((fact for fact, _ in batch), key=lambda fact: fact.provider_id is None)
+        give_up_at = self.lane.clock.boot() + SPOOL_AFTER_S
+        while True:
+            try:
+                touched = await self.lane.db(record, facts=facts)
+                break
+            except Error as error:
+                logger.warning("engine.record %s", error)
+                if self.lane.clock.boot() >= give_up_at:
+                    await asyncio.to_thread(spool.put, facts)
+                    return
+                await asyncio.sleep(TICK_S)
+        try:
+            await self.lane.db(self._decide, touched, [beside for _, beside in batch if beside is not None])
+        except Error as error:
+            logger.warning("engine.decide %s", error)  # the rows stay undecided; reconcile comes back to them
+
+    def _decide(self, job_ids: set[int], beside: list[Callable[[], None]]) -> None:
+        for note in beside:
+            note()
+        decide.decide(job_ids=job_ids, rules=rules(), now=self.lane.clock.now(), rng=self.rng)
+
+    # --- beating, sweeping, resting, draining -------------------------------------------------------------------------
+
+    async def _beat_and_sweep(self) -> None:
+        boot = self.lane.clock.boot()
+        if boot - self.last_beat >= lanes.HEARTBEAT_S:
+            if not await self.lane.db(_beat, self.lane):
+                self.stop.set()
+                raise FencedError
+            self.last_beat = boot
+        if boot - self.last_sweep >= SWEEP_S:
+            await self.lane.db(self._sweep)
+            self.last_sweep = boot
+
+    def _sweep(self) -> None:
+        now = self.lane.clock.now()
+        touched = spool.replay(host=self.lane.host, now=now)
+        epoch.check(now=now)
+        touched |= reconcile.sweep(self.lane)
+        self._decide(touched, [])
+
+    async def _rest(self) -> None:
+        with_deadline = asyncio.timeout(TICK_S)
+        try:
+            async with with_deadline:
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+        self.wake.clear()
+
+    async def _drain(self) -> None:
+        """Nothing new is sent; polls, fetches and records go on until the calls under way have ended, bounded."""
+        until = self.lane.clock.boot() + settings.LANE_DRAIN_SEC
+        while any(self.at_work.values()) and self.lane.clock.boot() < until:
+            await asyncio.sleep(0.05)
+
+    async def _give_up_acts(self) -> None:
+        left = [task for tasks in self.at_work.values() for task in tasks]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def _beat(lane: LaneContext) -> bool:
+    return lanes.heartbeat(run_id=lane.run_id, now=lane.clock.now())
+
+
+class Now:
+    """The database's clock, read once a beat and carried on by the boot clock in between."""
+
+    def __init__(self, db: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        self._db = db
+        self._read_at = float("-inf")
+        self._moment: datetime | None = None
+
+    async def __call__(self) -> datetime:
+        boot = clock.boot()
+        if self._moment is None or boot - self._read_at > lanes.HEARTBEAT_S:
+            try:
+                self._read_at, self._moment = await self._db(clock.both)
+            except Error:
+                if self._moment is None:
+                    raise
+        return self._moment + timedelta(seconds=clock.boot() - self._read_at)
+
+
+async def run_slice(held: Held, *, stop: asyncio.Event) -> None:
+    """Run the engine for at most LANE_SLICE_SEC in the slot that is held."""
+
+    def db(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        return sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+
+    until = clock.boot() + settings.LANE_SLICE_SEC
+    host = socket.gethostname()
+    accounts, account_ids = await db(_accounts)
+    async with Transport() as transport, Listener() as listener:
+        lane = LaneContext(
+            run_id=held.run_id,
+            slot=held.slot,
+            host=host,
+            clock=clock,
+            limits=limits(),
+            accounts=accounts,
+            account_ids=account_ids,
+            fingerprints=[account.fingerprint for account in accounts.values()],
+            transport=transport,
+            pictures=results.picture_process(),
+            mark=lambda task_id: epoch.mark(slot=held.slot, task_id=task_id),
+            now=Now(db),
+            db=db,
+        )
+        engine = Engine(lane, stop)
+        listening = asyncio.create_task(_listen(listener, engine.wake))
+        try:
+            await engine.run(until)
+        except FencedError:
+            logger.warning("engine.fenced slot %s", held.slot)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+
+async def _listen(listener: Listener, wake: asyncio.Event) -> None:
+    while True:
+        if await listener.wait(30.0):
+            wake.set()
+
+
+def _accounts() -> tuple[dict[str, Any], dict[str, int]]:
+    """The accounts that the settings give keys for, with their rows."""
+    accounts, ids = {}, {}
+    now = clock.now()
+    for name in registry.ADAPTERS:
+        try:
+            account = registry.account(name)
+        except ImproperlyConfigured:
+            continue
+        accounts[name] = account
+        ids[name] = providers.ensure_account(provider=name, fingerprint=account.fingerprint, now=now).pk
+    return accounts, ids

@@ -1,0 +1,168 @@
+"""generate: ask for pictures (or texts) from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from jobs import intake, prompt_files, results, routes
+from jobs.clock import clock
+from jobs.intake import InputError, Taken
+from jobs.lifecycle import create
+from jobs.lifecycle.create import NewJob
+from jobs.models import Batch, Job, ProviderTask, Tenant
+from jobs.states import ENDED, JobState
+from providers.contract import Kind
+
+LOOK_EVERY_S = 0.5
+EXIT_NOT_ALL = 3  # some jobs failed or need a person
+EXIT_BAD_INPUT = 2
+
+
+class Command(BaseCommand):
+    help = "Create jobs. Exit codes: 0 all well, 2 bad input (nothing, or only the good lines, created), 3 not all succeeded."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("prompt", nargs="?", help="what to make")
+        parser.add_argument("--image", metavar="FILE", action="append", default=[], help="input photo; may be repeated")
+        parser.add_argument("--reference", default="", help="the customer's own reference")
+        parser.add_argument("--tenant", default="", help="on whose behalf (short name)")
+        parser.add_argument("--target", default="", help="model or provider:model; commas make a route")
+        parser.add_argument("--priority", default="0")
+        parser.add_argument("--kind", default="image", choices=["image", "text"])
+        parser.add_argument("--count", type=int, default=1, help="how many of the same")
+        parser.add_argument("--from", dest="file", metavar="FILE.csv", help="one job a line; columns: prompt, reference, …")
+        parser.add_argument("--wait", action="store_true", help="show progress and end when all jobs have ended")
+        parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
+
+    def handle(self, **options: Any) -> None:
+        if bool(options["prompt"]) == bool(options["file"]):
+            raise CommandError(_("Give a prompt, or --from FILE.csv; not both."), returncode=EXIT_BAD_INPUT)
+        errors: list[InputError] = []
+        try:
+            tenant = _tenant(options["tenant"])
+            jobs = self._from_file(options, errors) if options["file"] else self._from_prompt(options)
+        except InputError as error:
+            self._refuse([error], options)
+        if not jobs:
+            self._refuse(errors or [InputError("", _("There is nothing to make."))], options)
+        label = Path(options["file"]).name if options["file"] else ""
+        batch = create.create_jobs(jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label)
+        if not options["as_json"]:
+            for error in errors:
+                self.stderr.write(str(error))
+            self.stdout.write(_("%(n)s jobs created (batch %(b)s).") % {"n": len(jobs), "b": batch.pk})
+        if options["wait"]:
+            _wait(batch, len(jobs), quiet=options["as_json"])
+        rows = [_plain(job) for job in batch.jobs.select_related("delivered", "target").order_by("pk")]
+        if options["as_json"]:
+            problems = [{"line": e.line, "field": e.field, "message": str(e.message)} for e in errors]
+            self.stdout.write(json.dumps({"batch": batch.pk, "jobs": rows, "refused": problems}, ensure_ascii=False))
+        elif options["wait"]:
+            for row in rows:
+                self.stdout.write(f"#{row['id']}  {row['state']:<10} {row['file'] or row['reason']}")
+        if options["wait"] and any(row["state"] != JobState.SUCCEEDED for row in rows):
+            sys.exit(EXIT_NOT_ALL)
+        if errors:
+            sys.exit(EXIT_BAD_INPUT)
+
+    def _refuse(self, errors: list[InputError], options: dict[str, Any]) -> None:
+        if options["as_json"]:
+            problems = [{"line": e.line, "field": e.field, "message": str(e.message)} for e in errors]
+            self.stdout.write(json.dumps({"batch": None, "jobs": [], "refused": problems}, ensure_ascii=False))
+            sys.exit(EXIT_BAD_INPUT)
+        raise CommandError("\n".join(str(error) for error in errors), returncode=EXIT_BAD_INPUT)
+
+    def _from_prompt(self, options: dict[str, Any]) -> list[NewJob]:
+        if not 1 <= options["count"] <= 10_000:
+            raise InputError("count", _("Give a count from 1 to 10,000."))
+        names = [name for name in options["target"].split(",") if name.strip()]
+        prompt = intake.check_prompt(options["prompt"])
+        job = NewJob(
+            prompt=prompt,
+            route=routes.resolve([intake.check_target(name) for name in names]),
+            kind=Kind(options["kind"]),
+            reference=intake.check_reference(options["reference"]),
+            priority=intake.check_priority(options["priority"]),
+            photos=[intake.take_photo(Path(name)) for name in options["image"]],
+        )
+        return [job] * options["count"]
+
+    def _from_file(self, options: dict[str, Any], errors: list[InputError]) -> list[NewJob]:
+        path = Path(options["file"])
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise InputError("from", _("%(path)s can't be read: %(why)s.") % {"path": path, "why": error.strerror}) from error
+        with file:
+            rows, refused = prompt_files.read_csv(file)
+        errors += refused
+        routes_of: dict[str, Any] = {}
+        jobs: list[NewJob] = []
+        for row in rows:
+            try:
+                name = row.target or options["target"]
+                if name not in routes_of:
+                    routes_of[name] = routes.resolve([part for part in name.split(",") if part.strip()])
+                jobs.append(
+                    NewJob(
+                        prompt=row.prompt, route=routes_of[name], kind=row.kind or Kind(options["kind"]),
+                        params=row.params, reference=row.reference, priority=row.priority or 0,
+                        photos=_photos(path.parent, row.photo),
+                    )
+                )  # fmt: skip
+            except InputError as error:
+                errors.append(error.at(row.line))
+        errors.sort(key=lambda error: error.line or 0)
+        return jobs
+
+
+def _photos(folder: Path, name: str) -> list[Taken]:
+    # The file and its photos are on this machine and belong to who calls: no upload comes this way.
+    return [intake.take_photo(folder / name)] if name else []
+
+
+def _tenant(slug: str) -> Tenant:
+    if not slug:
+        return create.default_tenant()
+    tenant = Tenant.objects.filter(slug=slug).first()
+    if tenant is None:
+        known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True)[:20]) or create.DEFAULT_TENANT
+        raise InputError("tenant", _("“%(slug)s” is not a tenant. There are: %(known)s.") % {"slug": slug, "known": known})
+    return tenant
+
+
+def _wait(batch: Batch, total: int, *, quiet: bool) -> None:
+    console = Console(stderr=True, quiet=quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(_("generating"), total=total)
+        while True:
+            ended = batch.jobs.filter(state__in=[*ENDED, JobState.MANUAL]).count()
+            progress.update(bar, completed=ended)
+            if ended >= total:
+                return
+            time.sleep(LOOK_EVERY_S)
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    task = ProviderTask.objects.filter(job=job).order_by("-created_at").first()
+    return {
+        "id": job.pk,
+        "state": job.state,
+        "reference": job.reference,
+        "target": job.target.name,
+        "file": str(results.path_of(job.delivered.key)) if job.delivered else "",
+        "reason": job.reason_text or job.reason,
+        "cost": str(task.cost) if task is not None and task.cost is not None else None,
+        "currency": task.currency if task is not None else "",
+    }

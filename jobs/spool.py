@@ -1,0 +1,68 @@
+"""Facts that could not be recorded, kept on disk until the database is back. One fsynced file a fact.
+
+Replayed before anything is called unknown; a host's `SpoolHost` row says up to when its facts are all in the database.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from django.conf import settings
+
+from jobs.lifecycle.record import Fact, from_plain, record, to_plain
+from jobs.models import SpoolHost
+
+logger = logging.getLogger(__name__)
+
+
+def _folder() -> Path:
+    folder: Path = settings.SPOOL_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def put(facts: Sequence[Fact]) -> None:
+    """Keep facts; returns once they are on the disk. OSError passes through: then the memory is all there is."""
+    folder = _folder()
+    for fact in facts:
+        name = f"{fact.task_id}-{uuid.uuid4().hex}"
+        temporary = folder / f".{name}"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(to_plain(fact), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(folder / f"{name}.json")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replay(*, host: str, now: datetime) -> set[int]:
+    """Record what lies in the spool and say so; returns the jobs that need a decision.
+
+    A file that can't be read is set aside (`.bad`) and the host is not called clear: somebody must look.
+    """
+    touched: set[int] = set()
+    clear = True
+    for path in sorted(_folder().glob("*.json")):
+        try:
+            fact = from_plain(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError):
+            logger.exception("spool.unreadable %s", path.name)
+            path.rename(path.with_suffix(".bad"))
+            continue
+        touched |= record(facts=[fact])
+        path.unlink()
+    if any(_folder().glob("*.bad")):
+        clear = False
+    if clear:
+        SpoolHost.objects.update_or_create(host=host, defaults={"clear_at": now})
+    return touched

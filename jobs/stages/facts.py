@@ -1,0 +1,119 @@
+"""From what an adapter read to the facts that are recorded. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from jobs.lifecycle.record import Fact
+from jobs.models import ProviderTask
+from jobs.policy import RECEIPT_EVERY_S
+from jobs.rules import Limits
+from providers.contract import (
+    Accepted,
+    Answer,
+    Charge,
+    FailureClass,
+    NoAnswer,
+    PollTrouble,
+    Refusal,
+    Running,
+    Verdict,
+)
+from providers.http import redact_headers, redact_text, sanitise
+
+BODY_KEPT = 4000
+
+
+def evidence(answer: Answer | NoAnswer, *, secrets: tuple[str, ...]) -> dict[str, Any]:
+    """How a call went, for people: redacted and cut."""
+    kept: dict[str, Any] = {
+        "status": answer.status,
+        "headers": dict(redact_headers(answer.headers)),
+        "body": sanitise(redact_text(answer.body[:BODY_KEPT].decode("utf-8", "replace"), secrets=secrets), limit=BODY_KEPT),
+    }
+    if isinstance(answer, NoAnswer):
+        kept["broke"] = sanitise(answer.reason, limit=4000)
+        kept["left"] = answer.sent
+    return kept
+
+
+def _text(value: str, limit: int = 500) -> str:
+    return sanitise(value, limit=limit)
+
+
+def _verdict(verdict: Verdict, *, at: datetime) -> dict[str, Any]:
+    files = [{"url": file.url} if file.url else {"inline": True} for file in verdict.files]
+    common: dict[str, Any] = {"cost_poll": verdict.cost, "last_status": _text(verdict.status or verdict.outcome, 80)}
+    if verdict.outcome == "completed":
+        fetchable = bool(files or verdict.text.strip())
+        return common | {
+            "kind": "completed", "completed": True, "files": files, "result_text": sanitise(verdict.text, limit=200_000),
+            "next_fetch_at": at if fetchable else None,
+        }  # fmt: skip
+    return common | {
+        "kind": "failed", "failed": True, "failure_class": verdict.failure or FailureClass.DOWN,
+        "failure_code": _text(verdict.error_code, 80), "failure_text": _text(verdict.reason),
+        "next_receipt_at": at + timedelta(seconds=RECEIPT_EVERY_S),
+    }  # fmt: skip
+
+
+def of_submit(
+    task_id: Any, read: Accepted | Verdict | Refusal, *, at: datetime, limits: Limits, kept: dict[str, Any]
+) -> Fact:
+    """What a paid POST's answer, or its absence, means."""
+    base: dict[str, Any] = {"task_id": task_id, "at": at, "decides": True, "evidence": {"submit": kept}}
+    poll_at = at + timedelta(seconds=limits.poll_interval_s)
+    if isinstance(read, Accepted):
+        return Fact(
+            **base, kind="accepted", provider_id=read.provider_id[:200], next_poll_at=poll_at,
+            last_status=_text(read.status, 80), data={"provider_id": read.provider_id[:200]},
+        )  # fmt: skip
+    if isinstance(read, Verdict):
+        return Fact(**base, provider_id=(read.provider_id or "")[:200] or None, **_verdict(read, at=at))
+    base |= {
+        "failure_class": read.failure, "failure_code": _text(read.code, 80), "failure_text": _text(read.reason),
+        "failure_scope": read.scope, "wait_s": read.wait_s, "ours": read.ours, "target_stops": read.target_stops,
+        "data": {"class": read.failure, "reason": _text(read.reason, 300), "status": read.status},
+    }  # fmt: skip
+    if read.charge is not Charge.NONE:
+        return Fact(**base, kind="lost", lost=True, next_look_at=at)
+    if read.failure is FailureClass.UNSENT:
+        return Fact(**base, kind="unsent", unsent=True, unsent_reason="fenced" if read.ours else "not_connected")
+    return Fact(**base, kind="refused", refusal_class=read.failure)
+
+
+def of_poll(
+    task: ProviderTask, read: Verdict | Running | PollTrouble, *, at: datetime, limits: Limits, kept: dict[str, Any]
+) -> Fact:
+    """What a poll told. Trouble is never a verdict: the id is kept and asked about again."""
+    base: dict[str, Any] = {"task_id": task.pk, "at": at, "polled": True}
+    if isinstance(read, Verdict):
+        return Fact(**base, decides=True, evidence={"verdict": kept}, **_verdict(read, at=at))
+    due = at + timedelta(seconds=poll_interval_s(task, at=at, limits=limits))
+    if isinstance(read, Running):
+        new_word = not read.known and task.last_status != read.status[:80]
+        return Fact(
+            **base, kind="status_word" if new_word else "", last_status=_text(read.status, 80), next_poll_at=due,
+            decides=task.missing_since is not None or _watch_over(task, at), data={"status": _text(read.status, 80)},
+        )  # fmt: skip
+    if read.wait_s is not None:
+        due = max(due, at + timedelta(seconds=min(read.wait_s, 300.0)))
+    first = task.poll_failures == 0
+    return Fact(
+        **base, kind="poll_trouble" if first else "", poll_failed=True, missing=read.missing, next_poll_at=due,
+        decides=read.missing or _watch_over(task, at), evidence={"poll": kept} if first else None,
+        data={"reason": _text(read.reason, 300), "status": read.status},
+    )  # fmt: skip
+
+
+def _watch_over(task: ProviderTask, at: datetime) -> bool:
+    return task.watch_until is not None and at >= task.watch_until
+
+
+def poll_interval_s(task: ProviderTask, *, at: datetime, limits: Limits) -> float:
+    """Every few seconds before the deadline; then as late, and slower with age (an hour at most)."""
+    age_s = (at - (task.armed_at or task.created_at)).total_seconds()
+    if age_s < limits.poll_deadline_s:
+        return limits.poll_interval_s
+    return min(max(limits.late_poll_interval_s, (age_s - limits.poll_deadline_s) / 100), 3600.0)

@@ -1,0 +1,104 @@
+"""fetch: completed tasks without a stored file -> Result stored, job succeeded; a case after n tries."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+
+from jobs import results
+from jobs.lane import LaneContext
+from jobs.lifecycle import claim
+from jobs.lifecycle.record import FileFact, Fact
+from jobs.models import ProviderTask
+from providers import registry
+from providers.contract import FileRef, Kind, Verdict
+from providers.http import Downloaded, sanitise
+
+
+DOWNLOAD_DEADLINE_S = 120.0
+LEASE_S = 180.0
+RETRY_FIRST_S, RETRY_MOST_S = 2.0, 600.0
+
+
+def claim_fetches(lane: LaneContext, room: int) -> list[ProviderTask]:
+    return claim.claim_due(
+        column="next_fetch_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=lane.clock.now()
+    )
+
+
+async def act(lane: LaneContext, task: ProviderTask) -> Fact:
+    """Bring every file of a task home, or say why not and when to try again."""
+    refs: list[FileRef] = [FileRef(url=item.get("url")) for item in task.files]
+    stored: list[FileFact] = []
+    trouble = ""
+    try:
+        if task.fetch_failures or any(ref.url is None for ref in refs):
+            # An address may have expired, and inline bytes are not kept: ask for the files anew.
+            refs = await _ask_again(lane, task) or refs
+        if not refs and task.result_text:
+            refs = [FileRef(data=task.result_text.encode())]
+        for position, ref in enumerate(refs):
+            kept = await _one(lane, task, position, ref, text=not task.files)
+            if isinstance(kept, str):
+                trouble = kept
+                break
+            stored.append(kept)
+    except OSError as error:
+        trouble = f"our storage failed: {error}"
+    at = await lane.now()
+    if stored and not trouble:
+        return Fact(
+            task_id=task.pk, at=at, kind="stored", decides=True, stored=True, results=tuple(stored),
+            data={"files": len(stored), "bytes": sum(item.size_bytes for item in stored)},
+        )  # fmt: skip
+    wait = min(RETRY_FIRST_S * 2**task.fetch_failures, RETRY_MOST_S)
+    reason = sanitise(trouble or "the provider names no file", limit=300)
+    return Fact(
+        task_id=task.pk, at=at, kind="fetch_trouble", decides=True, fetch_failed=True, fetch_trouble=reason,
+        next_fetch_at=at + timedelta(seconds=wait), data={"reason": reason},
+    )  # fmt: skip
+
+
+async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
+    provider = task.account.provider
+    adapter, account = registry.adapter(provider), lane.accounts.get(provider)
+    if account is None or task.provider_id is None:
+        return []
+    answer = await lane.transport.read(
+        adapter.poll(account, task.provider_id), adapter.authorisation(account), deadline_s=60.0
+    )
+    try:
+        read = adapter.read_poll(answer)
+    except ValueError:
+        return []
+    return list(read.files) if isinstance(read, Verdict) else []
+
+
+async def _one(lane: LaneContext, task: ProviderTask, position: int, ref: FileRef, *, text: bool) -> FileFact | str:
+    if ref.data is not None:
+        temporary = results.write_temporary(ref.data)
+    elif ref.url is not None:
+        temporary = results.new_temporary()
+        got = await lane.transport.download(
+            ref.url, temporary, max_bytes=settings.MAX_RESULT_BYTES, deadline_s=DOWNLOAD_DEADLINE_S
+        )
+        if not isinstance(got, Downloaded):
+            why = getattr(got, "reason", "") or f"HTTP {got.status}"
+            return f"not downloaded: {why}"
+    else:
+        return "the provider did not send the file again"
+    kept = await results.keep(
+        temporary,
+        key_base=results.key_base(task.pk, task.created_at),
+        index=position,
+        kind=Kind.TEXT if text else Kind(task.job.kind),
+        pictures=lane.pictures,
+        max_bytes=settings.MAX_RESULT_BYTES,
+    )
+    if isinstance(kept, results.Rejected):
+        return kept.reason
+    return FileFact(
+        position=position, key=kept.key, thumb_key=kept.thumb_key, sha256=kept.sha256, media_type=kept.media_type,
+        size_bytes=kept.size_bytes, width=kept.width, height=kept.height,
+    )  # fmt: skip

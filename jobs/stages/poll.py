@@ -1,0 +1,41 @@
+"""poll: watched tasks whose next_poll_at has come -> completed, failed, or later."""
+
+from __future__ import annotations
+
+from jobs.lane import LaneContext
+from jobs.lifecycle import claim
+from jobs.lifecycle.record import Fact
+from jobs.models import ProviderTask
+from jobs.stages import facts
+from providers import registry
+from providers.contract import NoAnswer, PollTrouble
+
+DEADLINE_S = 20.0
+LEASE_S = 45.0  # beyond the deadline and a recording: then another lane may ask
+
+
+def claim_polls(lane: LaneContext, room: int) -> list[ProviderTask]:
+    return claim.claim_due(
+        column="next_poll_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=lane.clock.now()
+    )
+
+
+async def act(lane: LaneContext, task: ProviderTask) -> Fact:
+    """Ask once about one task."""
+    provider = task.account.provider
+    adapter, account = registry.adapter(provider), lane.accounts.get(provider)
+    if account is None:
+        answer = NoAnswer(sent=False, reason="there is no key for this provider any more", ours=True)
+        headers = {}
+    else:
+        headers = dict(adapter.authorisation(account))
+        answer = await lane.transport.read(
+            adapter.poll(account, task.provider_id or ""), headers, deadline_s=DEADLINE_S
+        )
+    try:
+        read = adapter.read_poll(answer)
+    except Exception as error:  # noqa: BLE001 - never a verdict
+        read = PollTrouble(f"the answer could not be read: {error}", status=answer.status)
+    return facts.of_poll(
+        task, read, at=await lane.now(), limits=lane.limits, kept=facts.evidence(answer, secrets=tuple(headers.values()))
+    )

@@ -1,0 +1,204 @@
+"""reconcile: unknown sends, rows of dead lanes, undecided facts, failed verdicts without a receipt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from jobs import evidence, lanes
+from jobs.evidence import Finding, Listing, LostSend
+from jobs.lane import LaneContext
+from jobs.lifecycle import claim, recover
+from jobs.lifecycle.record import Fact
+from jobs.models import ProviderTask, SpoolHost
+from jobs.policy import RECEIPT_EVERY_S
+from jobs.states import TaskState
+from providers import registry
+from providers.contract import Answer, HistoryItem
+from providers.models import Account
+
+DEADLINE_S = 30.0
+LEASE_S = 75.0
+MAX_PAGES = 200
+RECEIPTS_FOR_S = 3600.0
+RECHECK_AFTER_S = 3600.0
+
+
+def sweep(lane: LaneContext) -> set[int]:
+    """In the database thread; returns jobs that need a decision."""
+    now = lane.clock.now()
+    live = lanes.live_runs(now) | {lane.run_id}
+    recover.count_deaths(live=live)
+    return (
+        recover.withdraw_dead_intents(live=live, now=now)
+        | recover.declare_lost(now=now)
+        | recover.undecided_jobs(now=now)
+    )
+
+
+# --- unknown sends ----------------------------------------------------------------------------------------------------
+
+
+def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
+    """Lost sends that are due, by provider, with what bounds each one's window."""
+    now = lane.clock.now()
+    rows = claim.claim_due(column="next_look_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=now)
+    by_provider: dict[str, list[LostSend]] = defaultdict(list)
+    for task in rows:
+        by_provider[task.account.provider].append(_lost_send(lane, task, now))
+    return by_provider
+
+
+def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend:
+    assert task.armed_at is not None and task.send_not_after is not None  # noqa: S101, PT018  armed, by constraint
+    deadline_s = task.call_deadline_s or 0.0
+    over = evidence.absence_from(send_not_after=task.send_not_after, deadline_s=deadline_s, lag_s=task.account.history_lag_s)
+    clear = SpoolHost.objects.filter(host=task.host).filter(Q(clear_at__gt=task.lost_at or now) | Q(declared_lost_at__isnull=False))
+    span = over - task.armed_at + 2 * timedelta(seconds=evidence.CLOCK_SKEW_S)
+    alone = not (
+        ProviderTask.objects.filter(
+            account_id=task.account_id,
+            state__in=[TaskState.SENDING, TaskState.UNKNOWN],
+            armed_at__gt=task.armed_at - span,
+            armed_at__lt=task.armed_at + span,
+        )
+        .exclude(pk=task.pk)
+        .exists()
+    )
+    return LostSend(
+        task_id=task.pk,
+        model=task.target.model,
+        armed_at=task.armed_at,
+        send_not_after=task.send_not_after,
+        deadline_s=deadline_s,
+        absent_seen_at=task.absent_seen_at,
+        spool_clear=task.host == lane.host or clear.exists(),
+        alone=alone,
+    )
+
+
+async def look(lane: LaneContext, provider: str, sends: Sequence[LostSend]) -> list[Fact]:
+    """One listing for all lost sends of an account, and what it proves about each."""
+    at = await lane.now()
+    listing = await _listing(lane, provider, sends, at=at)
+    facts = []
+    for send in sends:
+        due = at + timedelta(seconds=_look_interval_s(send, at, lane.limits.reconcile_interval_s))
+        base = {"task_id": send.task_id, "at": at, "looked": True}
+        if listing is None:
+            facts.append(Fact(**base, kind="", decides=True, next_look_at=due, absent_seen=send.absent_seen_at is not None))
+            continue
+        told = evidence.judge(send, listing)
+        if told.finding is Finding.FOUND:
+            facts.append(
+                Fact(
+                    **base, kind="found", decides=True, provider_id=told.provider_id, next_poll_at=at,
+                    data={"provider_id": told.provider_id},
+                )
+            )  # fmt: skip
+        elif told.finding is Finding.ABSENT:
+            facts.append(Fact(**base, kind="absent", decides=True, absent=True))
+        else:
+            facts.append(
+                Fact(
+                    **base, kind="", decides=True, next_look_at=due,
+                    absent_seen=told.finding is Finding.ABSENT_ONCE, candidates=[_plain(c) for c in told.candidates[:20]],
+                )
+            )  # fmt: skip
+    return facts
+
+
+def _look_interval_s(send: LostSend, at: datetime, interval_s: float) -> float:
+    age_s = (at - send.armed_at).total_seconds()
+    return min(max(interval_s, age_s / 100), 3600.0)
+
+
+def _plain(item: HistoryItem) -> dict[str, str]:
+    return {
+        "id": item.provider_id,
+        "created_at": item.created_at.isoformat() if item.created_at else "",
+        "model": item.model,
+        "status": item.status,
+        "cost": str(item.cost) if item.cost is not None else "",
+    }
+
+
+async def _listing(
+    lane: LaneContext, provider: str, sends: Sequence[LostSend], *, at: datetime
+) -> Listing | None:
+    """All pages, or None: no such call, or not read to the end. A page that can't be read proves nothing."""
+    adapter, account = registry.adapter(provider), lane.accounts.get(provider)
+    if account is None:
+        return None
+    linked, facts_of_account = await lane.db(_linked, lane.account_ids[provider])
+    windows = [evidence.window(send, lag_s=facts_of_account.history_lag_s) for send in sends]
+    since, until = min(w[0] for w in windows), max(at, *(w[1] for w in windows))
+    items: dict[str, HistoryItem] = {}
+    page = pages = 1
+    while page <= pages:
+        call = adapter.history(account, since=since, until=until, page=page)
+        if call is None or page > MAX_PAGES:
+            return None
+        answer = await lane.transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2)
+        if not isinstance(answer, Answer):
+            return None
+        try:
+            read = adapter.read_history(answer)
+        except ValueError:
+            return None
+        items |= {item.provider_id: item for item in read.items}
+        page, pages = page + 1, read.pages
+    return Listing(
+        items=tuple(items.values()),
+        read_at=at,
+        linked=linked,
+        echoes=facts_of_account.echoes_id,
+        lag_s=facts_of_account.history_lag_s,
+        exclusive=facts_of_account.exclusive,
+    )
+
+
+def _linked(account_id: int) -> tuple[dict[str, datetime], Account]:
+    known = ProviderTask.objects.filter(account_id=account_id, provider_id__isnull=False)
+    return dict(known.values_list("provider_id", "armed_at")), Account.objects.get(pk=account_id)
+
+
+# --- receipts ---------------------------------------------------------------------------------------------------------
+
+
+def claim_receipts(lane: LaneContext, room: int) -> list[ProviderTask]:
+    return claim.claim_due(
+        column="next_receipt_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=lane.clock.now()
+    )
+
+
+async def receipt(lane: LaneContext, task: ProviderTask) -> Fact:
+    """What a failed verdict cost. Every 30 s for an hour; once more an hour after it was found free."""
+    provider = task.account.provider
+    adapter, account = registry.adapter(provider), lane.accounts.get(provider)
+    at = await lane.now()
+    base = {"task_id": task.pk, "at": at, "receipt_looked": True}
+    last_chance = (task.failed_at or at) + timedelta(seconds=RECEIPTS_FOR_S)
+    again = at + timedelta(seconds=RECEIPT_EVERY_S)
+    call = adapter.receipt(account, task.provider_id or "") if account is not None else None
+    if call is None or account is None:
+        return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
+    answer = await lane.transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1)
+    read = None
+    if isinstance(answer, Answer):
+        try:
+            read = adapter.read_receipt(answer)
+        except ValueError:
+            read = None
+    if read is not None and read.final and read.cost is not None:
+        recheck = task.receipt_final_at is None and read.cost == 0
+        return Fact(
+            **base, kind="receipt", decides=True, receipt_final=True, cost_receipt=read.cost, receipts_end_at=at,
+            next_receipt_at=at + timedelta(seconds=RECHECK_AFTER_S) if recheck else None, data={"cost": str(read.cost)},
+        )  # fmt: skip
+    if at >= last_chance:
+        return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
+    return Fact(**base, kind="", next_receipt_at=again)
