@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from django.conf import settings
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs.models import Case, Job
+from jobs.models import Case
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from providers.contract import Charge
 
@@ -76,6 +75,15 @@ CHARGES: Mapping[Charge, Look] = {
     Charge.REFUNDED: Look(gettext_lazy("refunded"), "undo-2", "green"),
     Charge.WRITTEN_OFF: Look(gettext_lazy("written off"), "ban", "grey"),
 }
+
+PROVIDER_STATES: Mapping[str, Look] = {
+    "available": Look(gettext_lazy("available"), "circle-check", "green"),
+    "throttled": Look(gettext_lazy("throttled"), "gauge", "blue"),
+    "quota_exhausted": Look(gettext_lazy("quota exhausted"), "hourglass", "amber"),
+    "down": Look(gettext_lazy("down"), "octagon-x", "red"),
+    "paused": Look(gettext_lazy("paused by staff"), "circle-pause", "grey"),
+}
+_UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
 
 # What a case means and what a person can do. Money stands beside it.
 CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
@@ -225,6 +233,11 @@ REASONS: Mapping[str, Words] = {
 }
 
 
+def provider_look(state: str) -> Look:
+    """ "" (no row yet) and words unknown here are "unknown yet"."""
+    return PROVIDER_STATES.get(state, _UNKNOWN_YET)
+
+
 def event_look(kind: str) -> Look:
     """A kind nobody has named yet is shown by its own name."""
     return EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
@@ -237,13 +250,6 @@ def reason(constant: str) -> str:
     if constant in CaseKind:
         return str(Case.Kind(constant).label)
     return constant.replace("_", " ")
-
-
-def overdue(job: Job, now: datetime) -> bool:
-    """Whether the machine has had the job for longer than WORKER_JOB_TIMEOUT_SEC; then every page marks it "late"."""
-    if job.state not in {JobState.PENDING, JobState.ACTIVE}:
-        return False
-    return now - job.attempts_since > timedelta(seconds=settings.WORKER_JOB_TIMEOUT_SEC)
 
 
 def event_detail(kind: str, data: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from jobs.policy import Rules
 SEND_WINDOW_S = 10.0
 # Beyond fence, deadline and lag, before absence is concluded (design.md, section 4, zombies).
 ABSENCE_MARGIN_S = 10.0
+# A failed verdict is asked what it cost this often.
+RECEIPT_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

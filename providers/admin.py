@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -15,7 +15,14 @@ from django.utils.translation import gettext_lazy as _
 from providers.models import Account, ProviderEvent, ProviderState, QuotaWindow, Target
 
 
-class NoDelete(admin.ModelAdmin[Any]):
+# Django's class is generic only for the type checker.
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+class NoDelete(ModelAdmin):
     """Jobs and money hang on these rows."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -120,7 +127,7 @@ class ProviderStateAdmin(ReadOnly):
 
 
 @admin.register(QuotaWindow)
-class QuotaWindowAdmin(admin.ModelAdmin[QuotaWindow]):
+class QuotaWindowAdmin(ModelAdmin):
     list_display = ("account", "model", "seconds", "most")
     list_select_related = ("account",)
     ordering = ("account", "model", "seconds")

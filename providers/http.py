@@ -119,26 +119,24 @@ class Transport:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with _deadline(deadline_s):
-                content = _encode(call)
-                request = httpx.Request(
-                    call.method,
-                    call.url,
-                    params=dict(call.params) or None,
-                    # identity: an id must be readable in a body that was cut
-                    headers=_headers(
-                        call, account_headers, length=len(content), encoding="identity"
-                    ),
-                    content=body_until(content, boot=boot, until=boot() + deadline_s),
-                    extensions={
-                        "timeout": {"connect": CONNECT_S, "pool": CONNECT_S},
-                        "trace": fence(sending, boot=boot, send_not_after=send_not_after),
-                    },
-                )
-                if boot() >= send_not_after:
-                    return _fenced(sending)
-                async with self._paid_transport() as transport:
-                    await self._exchange(transport, request, sending)
+            content = _encode(call)
+            request = httpx.Request(
+                call.method,
+                call.url,
+                params=dict(call.params) or None,
+                # identity: an id must be readable in a body that was cut
+                headers=_headers(call, account_headers, length=len(content), encoding="identity"),
+                content=body_until(content, boot=boot, until=boot() + deadline_s),
+                extensions={
+                    "timeout": {"connect": CONNECT_S, "pool": CONNECT_S},
+                    "trace": fence(sending, boot=boot, send_not_after=send_not_after),
+                },
+            )
+            if boot() >= send_not_after:
+                return _fenced(sending)
+            started = loop.time()
+            async with _deadline(deadline_s), self._paid_transport() as transport:
+                await self._exchange(transport, request, sending)
         except TimeoutError:
             stalled = loop.time() - started > deadline_s + STALL_S
             ours = stalled or (

@@ -77,7 +77,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 INSTALLED_APPS = [
     "jobs.apps.JobsConfig",  # before django_q: our qcluster command replaces the stock one
     "providers.apps.ProvidersConfig",
-    "django.contrib.admin",
+    "studio.admin_site.DeskAdminConfig",  # django.contrib.admin with the desk's own site
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

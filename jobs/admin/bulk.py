@@ -9,7 +9,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.options import ModelAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -18,6 +17,7 @@ from django.utils.translation import ngettext
 
 from jobs import display
 from jobs.admin import verbs
+from jobs.admin.changelist import ModelAdmin
 from jobs.admin.verbs import Verb
 from jobs.clock import clock
 from jobs.lifecycle.errors import Refused
@@ -30,7 +30,7 @@ class Outcome:
     skipped: list[tuple[Job, str]] = field(default_factory=list)
 
 
-def view(model_admin: ModelAdmin[Any], request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse:
+def view(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse:
     """An action of the list: asks on the first press, does it on the second."""
     jobs = list(queryset)
     fits = [job for job in jobs if verb.offered(job)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -15,6 +15,14 @@ from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
+
+# Django's classes are generic only for the type checker.
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    AnyPaginator = Paginator[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+    AnyPaginator = Paginator
 
 COUNT_CAP = 10_000
 OLDER, NEWER = "older", "newer"
@@ -145,7 +153,7 @@ class DeskChangeList(ChangeList):
         return capped_words(self.result_count)
 
 
-class DeskAdmin(admin.ModelAdmin[Any]):
+class DeskAdmin(ModelAdmin):
     """What all our lists share. `dress` may hang onto the rows of a page what its columns show."""
 
     list_per_page = 50

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin.options import ModelAdmin
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
+from jobs.admin.changelist import ModelAdmin
 from jobs.admin.verbs import Verb
 from jobs.clock import clock
 from jobs.lifecycle.errors import Refused
 
 
-class VerbsMixin(ModelAdmin[Any]):
+class VerbsMixin(ModelAdmin):
     """Gives a ModelAdmin the address `<pk>/do/<verb>/` for each of its verbs. GET asks, POST does."""
 
     verbs: Sequence[Verb] = ()

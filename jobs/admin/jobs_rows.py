@@ -61,7 +61,7 @@ def dress(jobs: Sequence[Job], now: datetime) -> None:
     for job in jobs:
         job.shown_now = now  # type: ignore[attr-defined]
         job.shown_phase = phases.phase(job, current_task(job), now)  # type: ignore[attr-defined]
-        job.shown_overdue = display.overdue(job, now)  # type: ignore[attr-defined]
+        job.shown_overdue = phases.is_late(job, now)  # type: ignore[attr-defined]
         job.shown_wait = waits.get(job.pk)  # type: ignore[attr-defined]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
-from jobs.policy import RECEIPT_EVERY_S
-from jobs.rules import Limits
+from jobs.rules import RECEIPT_EVERY_S, Limits
 from providers.contract import (
     Accepted,
     Answer,

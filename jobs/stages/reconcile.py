@@ -14,7 +14,7 @@ from jobs.lane import LaneContext
 from jobs.lifecycle import claim, recover
 from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask, SpoolHost
-from jobs.policy import RECEIPT_EVERY_S
+from jobs.rules import RECEIPT_EVERY_S
 from jobs.states import TaskState
 from providers import registry
 from providers.contract import Answer, HistoryItem

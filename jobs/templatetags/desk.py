@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from django import template
+from django.contrib.admin import ListFilter
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.messages.storage.base import Message
+from django.db.models import Model
 from django.templatetags.static import static
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from jobs import display
 from jobs.display import Look
+
+if TYPE_CHECKING:
+    from jobs.admin.verbs import Verb
 
 register = template.Library()
 
@@ -112,3 +121,42 @@ def message_icon(message: Message) -> SafeString:
 @register.filter
 def bytes_short(size: int) -> str:
     return display.size(size)
+
+
+@register.simple_tag
+def provider_pill(state: str) -> SafeString:
+    """The pill of a provider's state; "" where nothing is known yet."""
+    return pill(display.provider_look(state))
+
+
+@register.inclusion_tag("desk/filter_tabs.html")
+def filter_tabs(changelist: ChangeList, spec: ListFilter) -> dict[str, Any]:
+    return {"title": spec.title, "choices": list(spec.choices(changelist))}
+
+
+@register.inclusion_tag("desk/filter_chip.html")
+def filter_chip(changelist: ChangeList, spec: ListFilter) -> dict[str, Any]:
+    """A menu of the choices; once one is chosen, a chip that can be removed. The first choice is always "all"."""
+    choices = list(spec.choices(changelist))
+    active = next((choice for choice in choices[1:] if choice["selected"]), None)
+    return {"title": spec.title, "choices": choices, "active": active, "clear": choices[0]["query_string"] if choices else "?"}
+
+
+@register.inclusion_tag("desk/verb_button.html", takes_context=True)
+def verb_button(context: template.Context, verb: Verb, thing: Model, *, style: str = "secondary") -> dict[str, Any]:
+    """A link to the verb's confirmation, or, for a harmless verb without fields, a button that does it at once."""
+    name = thing._meta.model_name  # noqa: SLF001  Django's documented meta API
+    return {
+        "verb": verb,
+        "style": style,
+        "url": reverse(f"admin:jobs_{name}_do", args=[thing.pk, verb.name]),
+        "next": context["request"].get_full_path(),
+        "csrf_token": context.get("csrf_token"),
+        "at_once": not verb.form.base_fields,
+    }
+
+
+@register.simple_tag
+def list_title(changelist: ChangeList, title: str) -> str:
+    """What the list holds, instead of the stock "Select … to change"; a title of a page's own stays."""
+    return str(capfirst(changelist.opts.verbose_name_plural)) if title == changelist.title else title
