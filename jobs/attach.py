@@ -28,7 +28,11 @@ def attach(task_id: UUID, provider_id: str, actor: AbstractBaseUser | None, reas
         raise Refused(_("There is no such task."))
     if not provider_id or len(provider_id) > 200:
         raise Refused(_("Write the id as the provider's dashboard shows it."))
-    other = ProviderTask.objects.filter(account=task.account, provider_id=provider_id).exclude(pk=task_id).first()
+    other = (
+        ProviderTask.objects.filter(account=task.account, provider_id=provider_id)
+        .exclude(pk=task_id)
+        .first()
+    )
     if other is not None:
         raise Refused(_("This id belongs to job %(job)s already.") % {"job": other.job_id})
     adapter = registry.adapter(task.account.provider)
@@ -52,4 +56,6 @@ def attach(task_id: UUID, provider_id: str, actor: AbstractBaseUser | None, reas
 async def _ask(adapter: Adapter, account: Account, provider_id: str) -> Answer | NoAnswer:
     async with Transport() as transport:
         call = adapter.poll(account, provider_id)
-        return await transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1)
+        return await transport.read(
+            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+        )

@@ -18,12 +18,16 @@ class Clock:
         with connection.cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")
             row = cursor.fetchone()
-        assert row is not None  # noqa: S101  SELECT without FROM gives one row
+        assert row is not None
         moment: datetime = row[0]
         return moment
 
     def boot(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+        return (
+            time.clock_gettime(time.CLOCK_BOOTTIME)
+            if hasattr(time, "CLOCK_BOOTTIME")
+            else time.monotonic()
+        )
 
     def both(self) -> tuple[float, datetime]:
         boot = self.boot()

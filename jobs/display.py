@@ -169,18 +169,16 @@ EVENTS: Mapping[str, Look] = {
     "accepted": Look(gettext_lazy("Accepted by the provider"), "check", "blue"),
     "refused": Look(gettext_lazy("Refused by the provider"), "circle-x", "amber"),
     "unsent": Look(gettext_lazy("Nothing was sent"), "ban", "grey"),
-    "unknown": Look(gettext_lazy("Answer lost, outcome unknown"), "circle-help", "violet"),
     "lost": Look(gettext_lazy("Answer lost, outcome unknown"), "circle-help", "violet"),
-    "looked": Look(gettext_lazy("Looked for it in the provider's history"), "radar", "violet"),
     "found": Look(gettext_lazy("Found in the provider's history"), "radar", "green"),
     "absent": Look(gettext_lazy("Proven: the provider never had it"), "radar", "green"),
-    "completed": Look(gettext_lazy("The provider has made it"), "circle-check", "blue"),
+    "status_word": Look(gettext_lazy("The provider used a new status word"), "info", "grey"),
+    "poll_trouble": Look(gettext_lazy("A poll told nothing"), "triangle-alert", "grey"),
     "stored": Look(gettext_lazy("File stored"), "arrow-down-to-line", "green"),
-    "fetched": Look(gettext_lazy("File stored"), "arrow-down-to-line", "green"),
-    "fetch_failed": Look(gettext_lazy("The file could not be fetched"), "triangle-alert", "amber"),
-    "provider_failed": Look(gettext_lazy("The provider says it failed"), "circle-x", "red"),
+    "fetch_trouble": Look(gettext_lazy("The file could not be fetched"), "triangle-alert", "amber"),
     "receipt": Look(gettext_lazy("Receipt read"), "receipt-text", "grey"),
-    "released": Look(gettext_lazy("This send no longer stands in the way"), "check", "grey"),
+    "no_receipt": Look(gettext_lazy("No receipt to be had"), "receipt-text", "amber"),
+    "released": Look(gettext_lazy("No longer in the way of a further send"), "check", "grey"),
     "late_result": Look(gettext_lazy("A late result came; it is kept beside the decision"), "image", "violet"),
     "case_opened": Look(gettext_lazy("Needs a person"), "hand", "amber"),
     "case_closed": Look(gettext_lazy("Case closed"), "check-check", "grey"),
@@ -194,12 +192,18 @@ EVENTS: Mapping[str, Look] = {
     "resolved": Look(gettext_lazy("Resolved"), "check-check", "green"),
     "poll_asked": Look(gettext_lazy("Asked to poll now"), "refresh-cw", "grey"),
     "id_attached": Look(gettext_lazy("Provider id attached"), "link", "blue"),
-    "pending": Look(gettext_lazy("Waiting"), "clock", "grey"),
+    "pending": Look(gettext_lazy("Back in the queue"), "clock", "grey"),
     "active": Look(gettext_lazy("At work"), "play", "blue"),
     "succeeded": Look(gettext_lazy("Succeeded"), "circle-check", "green"),
     "failed": Look(gettext_lazy("Failed"), "circle-x", "red"),
     "manual": Look(gettext_lazy("Handed to a person"), "hand", "amber"),
     "cancelled": Look(gettext_lazy("Cancelled"), "ban", "grey"),
+}
+
+# The same words about a send, not about its job.
+_TASK_EVENTS: Mapping[str, Look] = {
+    "completed": Look(gettext_lazy("The provider has made it"), "circle-check", "blue"),
+    "failed": Look(gettext_lazy("The provider says it failed"), "circle-x", "red"),
 }
 
 # Reasons and other constants that stand in rows and events.
@@ -238,9 +242,10 @@ def provider_look(state: str) -> Look:
     return PROVIDER_STATES.get(state, _UNKNOWN_YET)
 
 
-def event_look(kind: str) -> Look:
+def event_look(kind: str, *, of_task: bool = False) -> Look:
     """A kind nobody has named yet is shown by its own name."""
-    return EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
+    look = _TASK_EVENTS.get(kind) if of_task else None
+    return look or EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
 
 
 def reason(constant: str) -> str:
@@ -249,22 +254,22 @@ def reason(constant: str) -> str:
         return str(REASONS[constant])
     if constant in CaseKind:
         return str(Case.Kind(constant).label)
-    return constant.replace("_", " ")
+    return constant.replace("_", " ") if constant.islower() and " " not in constant else constant
 
 
 def event_detail(kind: str, data: Mapping[str, Any]) -> str:
     """What an event carries, in one line; "" for nothing worth reading."""
     parts = []
-    if "case" in data:
-        parts.append(reason(str(data["case"])))
-    for name in ("reason", "by", "outcome", "resolution", "unsent_reason"):
+    for name in ("case", "reason", "class", "by", "outcome", "resolution"):
         if value := data.get(name):
             parts.append(reason(str(value)))
-    for name in ("text", "note", "why", "target", "provider_id", "status", "possible_duplicate"):
+    for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate", "cost"):
         if value := data.get(name):
             parts.append(str(value))
-    if wait := data.get("wait_s"):
-        parts.append(_("not before %(time)s") % {"time": duration(float(wait))})
+    if status := data.get("status"):
+        parts.append(f"HTTP {status}" if isinstance(status, int) else str(status))
+    if wait_s := data.get("wait_s"):
+        parts.append(_("not before %(time)s") % {"time": duration(float(wait_s))})
     return " · ".join(dict.fromkeys(parts))
 
 
@@ -331,6 +336,15 @@ def ago(at: datetime, now: datetime) -> str:
     if seconds < 0:
         return _("in %(time)s") % {"time": duration(round(-seconds))}
     return _("%(time)s ago") % {"time": short(seconds)}
+
+
+def until(at: datetime, now: datetime) -> str:
+    """`until 14:05, in 12 min`; with the date where it is another day."""
+    local = timezone.localtime(at)
+    moment = f"{local:%H:%M}"
+    if local.date() != timezone.localtime(now).date():
+        moment = f"{date_format(local, 'MONTH_DAY_FORMAT')}, {moment}"
+    return _("until %(moment)s, %(left)s") % {"moment": moment, "left": ago(at, now)}
 
 
 def exact(at: datetime) -> str:

@@ -24,6 +24,7 @@ from jobs.clock import clock
 from jobs.lane import LaneContext
 from jobs.lanes import Held
 from jobs.lifecycle import decide, providers
+from jobs.lifecycle.claim import hand_back
 from jobs.lifecycle.record import Fact, record
 from jobs.rules import limits, rules
 from jobs.stages import fetch, poll, reconcile, submit
@@ -37,6 +38,13 @@ GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
 SWEEP_S = 5.0
 SPOOL_AFTER_S = 2.0
+
+
+_ONE_BY_ONE: dict[str, tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Fact]]]] = {
+    "poll": (poll.claim_polls, poll.act),
+    "fetch": (fetch.claim_fetches, fetch.act),
+    "receipt": (reconcile.claim_receipts, reconcile.receipt),
+}
 
 
 class FencedError(Exception):
@@ -60,7 +68,12 @@ class Engine:
         recorder = asyncio.create_task(self._record_for_ever())
         try:
             while not self.stop.is_set() and self.lane.clock.boot() < until:
-                await self._pass(submitting=True)
+                await self._pass(tuple(ROOM))
+                await self._rest()
+            # The slice is over: sends and downloads under way end by their own deadlines, polls go on beside them.
+            until += self.lane.limits.post_deadline_s
+            while not self.stop.is_set() and self._long_calls() and self.lane.clock.boot() < until:
+                await self._pass(("poll",))
                 await self._rest()
             await self._drain()
         finally:
@@ -71,12 +84,12 @@ class Engine:
 
     # --- one pass -----------------------------------------------------------------------------------------------------
 
-    async def _pass(self, *, submitting: bool) -> None:
+    async def _pass(self, stages: tuple[str, ...]) -> None:
         try:
             await self._beat_and_sweep()
-            for name, room in ROOM.items():
-                free = room - len(self.at_work[name])
-                if free > 0 and (submitting or name != "submit"):
+            for name in stages:
+                free = ROOM[name] - len(self.at_work[name])
+                if free > 0:
                     await self._claim(name, free)
         except Error as error:
             # The database is away: nothing is claimed or armed; answers are still read and kept.
@@ -85,28 +98,26 @@ class Engine:
 
     async def _claim(self, name: str, free: int) -> None:
         lane = self.lane
-        if name == "submit":
-            sends, not_armed = await lane.db(submit.claim_and_arm, lane, free)
-            for fact in not_armed:
-                self._learned(fact)
-            for send in sends:
-                self._start(name, self._submit(send))
-        elif name == "poll":
-            for task in await lane.db(poll.claim_polls, lane, free):
-                self._start(name, self._one(poll.act(lane, task)))
-        elif name == "fetch":
-            for task in await lane.db(fetch.claim_fetches, lane, free):
-                self._start(name, self._one(fetch.act(lane, task)))
-        elif name == "look":
-            for provider, sends_lost in (await lane.db(reconcile.claim_looks, lane, free)).items():
-                self._start(name, self._many(reconcile.look(lane, provider, sends_lost)))
-        else:
-            for task in await lane.db(reconcile.claim_receipts, lane, free):
-                self._start(name, self._one(reconcile.receipt(lane, task)))
+        match name:
+            case "submit":
+                sends, not_armed = await lane.db(submit.claim_and_arm, lane, free)
+                for fact in not_armed:
+                    self._learned(fact)
+                acts = [self._submit(send) for send in sends]
+            case "look":
+                lost = await lane.db(reconcile.claim_looks, lane, free)
+                acts = [self._many(reconcile.look(lane, *one)) for one in lost.items()]
+            case _:
+                claim, act = _ONE_BY_ONE[name]
+                acts = [self._one(act(lane, task)) for task in await lane.db(claim, lane, free)]
+        for act_of_one in acts:
+            self._start(name, act_of_one)
 
     async def _submit(self, send: submit.Send) -> None:
         fact, refusal = await submit.act(self.lane, send)
-        self._learned(fact, None if refusal is None else lambda: submit.note_refusal(self.lane, send, refusal))
+        self._learned(
+            fact, None if refusal is None else lambda: submit.note_refusal(self.lane, send, refusal)
+        )
 
     async def _one(self, act: Coroutine[Any, Any, Fact]) -> None:
         self._learned(await act)
@@ -157,9 +168,13 @@ class Engine:
                     return
                 await asyncio.sleep(TICK_S)
         try:
-            await self.lane.db(self._decide, touched, [beside for _, beside in batch if beside is not None])
+            await self.lane.db(
+                self._decide, touched, [beside for _, beside in batch if beside is not None]
+            )
         except Error as error:
-            logger.warning("engine.decide %s", error)  # the rows stay undecided; reconcile comes back to them
+            logger.warning(
+                "engine.decide %s", error
+            )  # the rows stay undecided; reconcile comes back to them
 
     def _decide(self, job_ids: set[int], beside: list[Callable[[], None]]) -> None:
         for note in beside:
@@ -195,17 +210,31 @@ class Engine:
             pass
         self.wake.clear()
 
+    def _long_calls(self) -> bool:
+        return bool(self.at_work["submit"] or self.at_work["fetch"])
+
     async def _drain(self) -> None:
-        """Nothing new is sent; polls, fetches and records go on until the calls under way have ended, bounded."""
-        until = self.lane.clock.boot() + settings.LANE_DRAIN_SEC
-        while any(self.at_work.values()) and self.lane.clock.boot() < until:
-            await asyncio.sleep(0.05)
+        """Nothing new is claimed; the calls under way may end, bounded."""
+        left = [task for tasks in self.at_work.values() for task in tasks]
+        if left:
+            await asyncio.wait(left, timeout=settings.LANE_DRAIN_SEC)
 
     async def _give_up_acts(self) -> None:
         left = [task for tasks in self.at_work.values() for task in tasks]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            try:
+                await self.lane.db(_hand_back, self.lane)
+            except Error as error:
+                logger.warning(
+                    "engine.hand_back %s", error
+                )  # then they come back when their lease ends
+
+
+def _hand_back(lane: LaneContext) -> None:
+    hand_back(run_id=lane.run_id, now=lane.clock.now())
 
 
 def _beat(lane: LaneContext) -> bool:
@@ -283,5 +312,7 @@ def _accounts() -> tuple[dict[str, Any], dict[str, int]]:
         except ImproperlyConfigured:
             continue
         accounts[name] = account
-        ids[name] = providers.ensure_account(provider=name, fingerprint=account.fingerprint, now=now).pk
+        ids[name] = providers.ensure_account(
+            provider=name, fingerprint=account.fingerprint, now=now
+        ).pk
     return accounts, ids

@@ -31,8 +31,14 @@ def check(*, now: datetime) -> bool:
     folder = settings.EPOCH_DIR
     if not folder.is_dir():
         return True
-    marked = [UUID(path.read_text(encoding="ascii")) for path in folder.iterdir() if path.name.isdigit()]
-    known = set(ProviderTask.objects.filter(pk__in=marked, armed_at__isnull=False).values_list("pk", flat=True))
+    marked = [
+        UUID(path.read_text(encoding="ascii")) for path in folder.iterdir() if path.name.isdigit()
+    ]
+    known = set(
+        ProviderTask.objects.filter(pk__in=marked, armed_at__isnull=False).values_list(
+            "pk", flat=True
+        )
+    )
     if known >= set(marked):
         return True
     Hold.objects.bulk_create(

@@ -84,7 +84,8 @@ def judge(send: LostSend, listing: Listing) -> Judgement:
     unlinked = [
         item
         for item in listing.items
-        if item.provider_id not in listing.linked and (item.created_at is None or since <= item.created_at <= until)
+        if item.provider_id not in listing.linked
+        and (item.created_at is None or since <= item.created_at <= until)
     ]
     # Where the history echoes ids, an item with another id of ours or a stranger's is not this send.
     candidates = tuple(item for item in unlinked if not (listing.echoes and item.correlation_id))
@@ -95,7 +96,13 @@ def judge(send: LostSend, listing: Listing) -> Judgement:
     if not listing.echoes and len(same_model) == 1 and send.alone and listing.exclusive and ready:
         return Judgement(finding=Finding.FOUND, provider_id=same_model[0].provider_id)
     nothing = listing.echoes is True or not unlinked
-    if listing.lag_s is None or not ready or not nothing or not send.spool_clear or not _fresh(send, listing):
+    if (
+        listing.lag_s is None
+        or not ready
+        or not nothing
+        or not send.spool_clear
+        or not _fresh(send, listing)
+    ):
         return Judgement(finding=Finding.UNCLEAR, candidates=candidates)
     if send.absent_seen_at is None:
         return Judgement(finding=Finding.ABSENT_ONCE, candidates=candidates)
@@ -108,12 +115,18 @@ def _fresh(send: LostSend, listing: Listing) -> bool:
     """The canary: the listing already shows a task of ours that was sent later than this one could have been."""
     listed: Collection[str] = {item.provider_id for item in listing.items}
     return any(
-        armed_at > send.send_not_after and provider_id in listed for provider_id, armed_at in listing.linked.items()
+        armed_at > send.send_not_after and provider_id in listed
+        for provider_id, armed_at in listing.linked.items()
     )
 
 
 def overdue(
-    *, send_not_after: datetime, deadline_s: float, lag_s: float | None, absent_seen_at: datetime | None, now: datetime
+    *,
+    send_not_after: datetime,
+    deadline_s: float,
+    lag_s: float | None,
+    absent_seen_at: datetime | None,
+    now: datetime,
 ) -> bool:
     """Whether the machine has had its time: a person should see the send on the desk by now."""
     due = absence_from(send_not_after=send_not_after, deadline_s=deadline_s, lag_s=lag_s)

@@ -38,7 +38,9 @@ def phase(job: Job, task: ProviderTask | None, now: datetime) -> Phase:
         return _ENDED[JobState(job.state)]
     if task is None:
         return Phase.WAITING
-    late = task.armed_at is not None and now - task.armed_at >= timedelta(seconds=settings.POLL_DEADLINE_SEC)
+    late = task.armed_at is not None and now - task.armed_at >= timedelta(
+        seconds=settings.POLL_DEADLINE_SEC
+    )
     if task.state == TaskState.ACCEPTED and late:
         return Phase.LATE
     return _OF_TASK.get(TaskState(task.state), Phase.WAITING)
@@ -46,7 +48,9 @@ def phase(job: Job, task: ProviderTask | None, now: datetime) -> Phase:
 
 def is_late(job: Job, now: datetime) -> bool:
     """Open for longer than WORKER_JOB_TIMEOUT_SEC."""
-    return job.finished_at is None and now - job.created_at > timedelta(seconds=settings.WORKER_JOB_TIMEOUT_SEC)
+    return job.finished_at is None and now - job.created_at > timedelta(
+        seconds=settings.WORKER_JOB_TIMEOUT_SEC
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,16 @@ def why_waiting(jobs: Iterable[Job], now: datetime) -> dict[int, Waiting]:
     blocks = list(ProviderState.objects.select_related("account"))
     targets = Target.objects.in_bulk({job.target_id for job in pending})
     return {
-        job.pk: _reason(job, targets[job.target_id], hold, blocks, by_target, by_tenant, full=full, now=now)
+        job.pk: _reason(
+            job,
+            targets[job.target_id],
+            hold,
+            blocks,
+            by_target=by_target,
+            by_tenant=by_tenant,
+            full=full,
+            now=now,
+        )
         for job in pending
     }
 
@@ -80,9 +93,9 @@ def _reason(
     target: Target,
     hold: Hold | None,
     blocks: list[ProviderState],
+    *,
     by_target: dict[int, int],
     by_tenant: dict[int, int],
-    *,
     full: bool,
     now: datetime,
 ) -> Waiting:
@@ -91,19 +104,35 @@ def _reason(
         return Waiting(_("all sends are held: %(hold)s") % {"hold": hold.get_kind_display()})
     if not target.open:
         return Waiting(_("%(target)s is closed: %(why)s") % {**name, "why": target.stopped_reason})
+    blocked = _block(target, blocks, now)
+    if blocked is not None:
+        return blocked
+    if job.not_before > now:
+        return Waiting(_("waiting before the next try"), job.not_before)
+    if (
+        job.tenant.max_in_flight is not None
+        and by_tenant.get(job.tenant_id, 0) >= job.tenant.max_in_flight
+    ):
+        return Waiting(_("%(tenant)s has its most in flight") % {"tenant": job.tenant.name})
+    if target.max_in_flight is not None and by_target.get(target.pk, 0) >= target.max_in_flight:
+        return Waiting(_("%(target)s has its most in flight") % name)
+    if full:
+        return Waiting(
+            _("all places are taken (%(n)s in flight)") % {"n": settings.WORKER_CONCURRENCY}
+        )
+    return Waiting(_("next in line"))
+
+
+def _block(target: Target, blocks: list[ProviderState], now: datetime) -> Waiting | None:
+    name = {"target": target.name}
     for row in blocks:
         if row.account.provider != target.provider or row.model not in {"", target.model}:
             continue
         if row.state == ProviderState.State.PAUSED:
             return Waiting(_("%(target)s is paused by staff") % name)
         if row.blocked_until is not None and row.blocked_until > now:
-            return Waiting(_("waiting for %(target)s: %(why)s") % {**name, "why": row.get_state_display()}, row.blocked_until)
-    if job.not_before > now:
-        return Waiting(_("waiting before the next try"), job.not_before)
-    if job.tenant.max_in_flight is not None and by_tenant.get(job.tenant_id, 0) >= job.tenant.max_in_flight:
-        return Waiting(_("%(tenant)s has its most in flight") % {"tenant": job.tenant.name})
-    if target.max_in_flight is not None and by_target.get(target.pk, 0) >= target.max_in_flight:
-        return Waiting(_("%(target)s has its most in flight") % name)
-    if full:
-        return Waiting(_("all places are taken (%(n)s in flight)") % {"n": settings.WORKER_CONCURRENCY})
-    return Waiting(_("next in line"))
+            why = row.get_state_display()
+            return Waiting(
+                _("waiting for %(target)s: %(why)s") % {**name, "why": why}, row.blocked_until
+            )
+    return None

@@ -139,7 +139,9 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
                 step = _next_step(job, blocking, released, rules=rules, rng=rng)
             blocking = None
     wanted = _wanted_cases(job, released=dict(decision.release))
-    decision.open = [case for key, case in wanted.items() if key not in job.open_cases | job.closed_by_person]
+    decision.open = [
+        case for key, case in wanted.items() if key not in job.open_cases | job.closed_by_person
+    ]
     decision.close = [key for key in job.open_cases if key[0] in _DERIVED and key not in wanted]
 
     if any(task.state is TaskState.STORED and task.id in job.results for task in job.tasks):
@@ -151,7 +153,9 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
 
 def _deliver(job: JobView, decision: Decision) -> None:
     """A stored result ends the job, unless a person has decided it: then it is kept and announced."""
-    stored = [task for task in job.tasks if task.state is TaskState.STORED and task.id in job.results]
+    stored = [
+        task for task in job.tasks if task.state is TaskState.STORED and task.id in job.results
+    ]
     decision.withdraw = [task.id for task in job.tasks if task.state is TaskState.INTENT]
     if job.decided_by_person or job.state is JobState.CANCELLED:
         decision.late_results = [task.id for task in stored if task.undecided]
@@ -160,13 +164,21 @@ def _deliver(job: JobView, decision: Decision) -> None:
         return
     decision.state, decision.reason = JobState.SUCCEEDED, "result_stored"
     decision.deliver = job.results[stored[0].id]
-    decision.close += [key for key in job.open_cases if key[0] in _ENDED_BY_RESULT and key not in decision.close]
+    decision.close += [
+        key for key in job.open_cases if key[0] in _ENDED_BY_RESULT and key not in decision.close
+    ]
 
 
-def _move(job: JobView, decision: Decision, *, step: Step | None, blocked_by: TaskView | None) -> None:
+def _move(
+    job: JobView, decision: Decision, *, step: Step | None, blocked_by: TaskView | None
+) -> None:
     """Set the state of a job that is under way: a person's turn, the provider's, or the next send's."""
-    open_after = (job.open_cases - set(decision.close)) | {(case.kind, case.task_id) for case in decision.open}
-    for_a_person = next((kind for kind, _ in sorted(open_after, key=str) if kind in BLOCKING_CASES), None)
+    open_after = (job.open_cases - set(decision.close)) | {
+        (case.kind, case.task_id) for case in decision.open
+    }
+    for_a_person = next(
+        (kind for kind, _ in sorted(open_after, key=str) if kind in BLOCKING_CASES), None
+    )
     if step is not None:
         decision.target_id, decision.wait_s = step.target_id, step.wait_s
         decision.reason, decision.text = step.reason, step.text
@@ -203,7 +215,8 @@ def _release(job: JobView, task: TaskView, *, rules: Rules) -> Release | None:
         ):
             return Release.STANDING
         case TaskState.UNKNOWN if task.target_id in job.standing_resend and (
-            _count(job, task.target_id, lambda t: t.released_by == Release.STANDING) < rules.max_retries
+            _count(job, task.target_id, lambda t: t.released_by == Release.STANDING)
+            < rules.max_retries
         ):
             return Release.STANDING
         case _:
@@ -212,19 +225,27 @@ def _release(job: JobView, task: TaskView, *, rules: Rules) -> Release | None:
 
 def _count(job: JobView, target_id: int, test: Callable[[TaskView], bool]) -> int:
     """Tasks at this target, since the job's last new start, that pass the test."""
-    here = (task for task in job.tasks if task.target_id == target_id and task.created_at >= job.attempts_since)
+    here = (
+        task
+        for task in job.tasks
+        if task.target_id == target_id and task.created_at >= job.attempts_since
+    )
     return sum(1 for task in here if test(task))
 
 
 # --- the next step ----------------------------------------------------------------------------------------------------
 
 
-def _next_step(job: JobView, task: TaskView, released: Release, *, rules: Rules, rng: random.Random) -> Step:
+def _next_step(
+    job: JobView, task: TaskView, released: Release, *, rules: Rules, rng: random.Random
+) -> Step:
     text = task.failure_text
     if released is Release.STANDING:
         if task.state is TaskState.UNKNOWN:
             return Step(state=JobState.PENDING, reason="standing_resend", text=text)
-        return _fall_back(job, task, reason="standing_next") or _give_up(CaseKind.REFUSED_BY_ALL, text)
+        return _fall_back(job, task, reason="standing_next") or _give_up(
+            CaseKind.REFUSED_BY_ALL, text
+        )
     if task.state is TaskState.FAILED:
         word = "refused" if task.failure_class == FailureClass.REJECTED else "down"
         return _fallback_if(word, job, task, rules) or _give_up(CaseKind.REFUSED_BY_ALL, text)
@@ -249,7 +270,10 @@ def _after_refusal(job: JobView, task: TaskView, *, rules: Rules, rng: random.Ra
         case FailureClass.QUOTA_EXHAUSTED:
             wait = task.wait_s if task.wait_s is not None else UNTOLD_QUOTA_S
             return _fallback_if("quota", job, task, rules) or Step(
-                state=JobState.PENDING, reason="quota_exhausted", text=text, wait_s=wait + rng.uniform(0, JITTER_S)
+                state=JobState.PENDING,
+                reason="quota_exhausted",
+                text=text,
+                wait_s=wait + rng.uniform(0, JITTER_S),
             )
         case FailureClass.UNAUTHORIZED:
             return _fallback_if("down", job, task, rules, other_account=True) or Step(
@@ -257,7 +281,9 @@ def _after_refusal(job: JobView, task: TaskView, *, rules: Rules, rng: random.Ra
                 wait_s=KEY_REJECTED_S + rng.uniform(0, JITTER_S),
             )  # fmt: skip
         case FailureClass.DOWN:
-            return _fallback_if("down", job, task, rules) or _again(job, task, "down", rules=rules, rng=rng)
+            return _fallback_if("down", job, task, rules) or _again(
+                job, task, "down", rules=rules, rng=rng
+            )
         case _:
             moved = _fallback_if("refused", job, task, rules)
             if moved is None and task.target_stops:
@@ -270,7 +296,9 @@ def _again(job: JobView, task: TaskView, word: str, *, rules: Rules, rng: random
     """The same target after a while, as long as free attempts are left; then the next target, or the end."""
     attempt = _count(job, task.target_id, _is_free_refusal)
     if attempt >= rules.free_refusal_attempts:
-        return _fallback_if(word, job, task, rules) or _give_up(CaseKind.ATTEMPTS_EXHAUSTED, task.failure_text)
+        return _fallback_if(word, job, task, rules) or _give_up(
+            CaseKind.ATTEMPTS_EXHAUSTED, task.failure_text
+        )
     wait = free_wait_s(attempt=attempt, told_s=task.wait_s, rng=rng)
     return Step(
         state=JobState.PENDING, reason=task.failure_class or "unsent", text=task.failure_text, wait_s=wait
@@ -281,7 +309,10 @@ def _is_free_refusal(task: TaskView) -> bool:
     """Refusals that use up an attempt. A quota, a rejected key and our own withdrawals do not."""
     if task.state is TaskState.UNSENT:
         return not task.ours
-    return task.state is TaskState.REFUSED and task.failure_class in {FailureClass.RATE_LIMITED, FailureClass.DOWN}
+    return task.state is TaskState.REFUSED and task.failure_class in {
+        FailureClass.RATE_LIMITED,
+        FailureClass.DOWN,
+    }
 
 
 def free_wait_s(*, attempt: int, told_s: float | None, rng: random.Random) -> float:
@@ -303,13 +334,17 @@ def _fallback_if(
     return _fall_back(job, task, reason="next_target", other_account=other_account)
 
 
-def _fall_back(job: JobView, task: TaskView, *, reason: str, other_account: bool = False) -> Step | None:
+def _fall_back(
+    job: JobView, task: TaskView, *, reason: str, other_account: bool = False
+) -> Step | None:
     """The next target of the route, if there is one (and, where asked, on another account)."""
     position = job.route.index(task.target_id) if task.target_id in job.route else len(job.route)
     for target_id in job.route[position + 1 :]:
         if other_account and job.accounts.get(target_id) == task.account_id:
             continue
-        return Step(state=JobState.PENDING, reason=reason, text=task.failure_text, target_id=target_id)
+        return Step(
+            state=JobState.PENDING, reason=reason, text=task.failure_text, target_id=target_id
+        )
     return None
 
 
@@ -332,14 +367,19 @@ _DERIVED = frozenset(
         CaseKind.POISON,
     }
 )
-_ENDED_BY_RESULT = frozenset({CaseKind.BY_HAND, CaseKind.REFUSED_BY_ALL, CaseKind.ATTEMPTS_EXHAUSTED, CaseKind.RESTORE})
+_ENDED_BY_RESULT = frozenset(
+    {CaseKind.BY_HAND, CaseKind.REFUSED_BY_ALL, CaseKind.ATTEMPTS_EXHAUSTED, CaseKind.RESTORE}
+)
 _BY_DECISION = frozenset({Release.PERSON.value, Release.STANDING.value})
 
 
-def _wanted_cases(job: JobView, *, released: dict[UUID, Release]) -> dict[tuple[CaseKind, UUID | None], NewCase]:
+def _wanted_cases(
+    job: JobView, *, released: dict[UUID, Release]
+) -> dict[tuple[CaseKind, UUID | None], NewCase]:
     cases = [case for task in job.tasks if (case := _case_of(task, released)) is not None]
     cases += [
-        _case(CaseKind.PAID_TWICE, task, why=task.failure_text or task.state) for task in _paid_beside(job, released)
+        _case(CaseKind.PAID_TWICE, task, why=task.failure_text or task.state)
+        for task in _paid_beside(job, released)
     ]
     deaths = _deaths_in_a_row(task for task in job.tasks if task.created_at >= job.attempts_since)
     poisoned = next((task for task in job.tasks if task.deaths >= POISON_DEATHS), None)
@@ -403,4 +443,3 @@ def _deaths_in_a_row(tasks: Iterable[TaskView]) -> int:
         died = task.state is TaskState.UNSENT and task.unsent_reason == LANE_DIED
         deaths = deaths + 1 if died else 0
     return deaths
-

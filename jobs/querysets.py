@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from django.db import models
 from django.db.models import Q
 
 from jobs.states import JobState
-
-if TYPE_CHECKING:
-    from jobs.models import Job, ProviderTask
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -21,7 +17,9 @@ class JobQuerySet(models.QuerySet["Job"]):
     def ended(self) -> JobQuerySet:
         return self.filter(state__in=[JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
 
-    def move(self, pk: int, *, old: JobState | tuple[JobState, ...], new: JobState, **fields: object) -> bool:
+    def move(
+        self, pk: int, *, old: JobState | tuple[JobState, ...], new: JobState, **fields: object
+    ) -> bool:
         """False means someone else moved the job first."""
         states = old if isinstance(old, tuple) else (old,)
         return self.filter(pk=pk, state__in=states).update(state=new, **fields) == 1
@@ -29,7 +27,11 @@ class JobQuerySet(models.QuerySet["Job"]):
     def search(self, words: str) -> JobQuerySet:
         """By reference (prefix), provider id (exact), job number, or words of the prompt."""
         words = words.strip()
-        found = Q(reference__startswith=words) | Q(tasks__provider_id=words) | Q(prompt__icontains=words)
+        found = (
+            Q(reference__startswith=words)
+            | Q(tasks__provider_id=words)
+            | Q(prompt__icontains=words)
+        )
         if words.lstrip("#").isdigit() and len(words) < 18:
             found |= Q(pk=int(words.lstrip("#")))
         return self.filter(found).distinct()

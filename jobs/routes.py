@@ -15,7 +15,10 @@ from providers.models import Target
 
 def default_names() -> list[str]:
     """The configured route: AI_MODEL (or the provider's default) and then AI_MODEL_FALLBACK, as `provider:model`."""
-    names = [settings.AI_MODEL or registry.adapter(settings.AI_PROVIDER).default_model, *settings.AI_MODEL_FALLBACK]
+    names = [
+        settings.AI_MODEL or registry.adapter(settings.AI_PROVIDER).default_model,
+        *settings.AI_MODEL_FALLBACK,
+    ]
     return [":".join(registry.split_target(name)) for name in names]
 
 
@@ -50,10 +53,16 @@ def resolve(names: Sequence[str]) -> list[Target]:
         target = Target.objects.filter(provider=provider, model=model).first()
         if target is None:
             known = ", ".join(sorted(t.name for t in Target.objects.filter(enabled=True)[:20]))
-            raise InputError("target", _("“%(name)s” is not a target. There are: %(known)s.") % {"name": name, "known": known})
+            raise InputError(
+                "target",
+                _("“%(name)s” is not a target. There are: %(known)s.")
+                % {"name": name, "known": known},
+            )
         if not target.open:
             why = target.stopped_reason or _("switched off by staff")
-            raise InputError("target", _("“%(name)s” is closed: %(why)s.") % {"name": name, "why": why})
+            raise InputError(
+                "target", _("“%(name)s” is closed: %(why)s.") % {"name": name, "why": why}
+            )
         if target in route:
             raise InputError("target", _("“%(name)s” stands in the route twice.") % {"name": name})
         route.append(target)

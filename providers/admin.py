@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from providers.models import Account, ProviderEvent, ProviderState, QuotaWindow, Target
 
-
 # Django's class is generic only for the type checker.
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

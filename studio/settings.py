@@ -46,7 +46,9 @@ def _number(name: str, default: float, *, low: float, high: float) -> float:
     try:
         value = float(raw)
     except ValueError:
-        raise _stop(name, f"{raw!r} is not a number.", f"Give one from {low:g} to {high:g}.") from None
+        raise _stop(
+            name, f"{raw!r} is not a number.", f"Give one from {low:g} to {high:g}."
+        ) from None
     if not low <= value <= high:
         raise _stop(name, f"{value:g} is out of range.", f"Give a number from {low:g} to {high:g}.")
     return value
@@ -68,8 +70,10 @@ TESTING = "pytest" in sys.modules
 SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not DEMO:
-        raise _stop("SECRET_KEY", "is missing.", "Put a long random text into .env; DEMO=1 needs none.")
-    SECRET_KEY = "demo-only-not-a-secret-" + "x" * 40  # noqa: S105  the demo listens on this machine only
+        raise _stop(
+            "SECRET_KEY", "is missing.", "Put a long random text into .env; DEMO=1 needs none."
+        )
+    SECRET_KEY = "demo-only-not-a-secret-" + "x" * 40
 
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -126,7 +130,11 @@ def _database() -> dict[str, Any]:
     if url:
         config = environ.Env.db_url_config(url)
         if config.get("ENGINE") != "django.db.backends.postgresql":
-            raise _stop("DATABASE_URL", "does not name a PostgreSQL database.", "Write postgres://user:password@host/name.")
+            raise _stop(
+                "DATABASE_URL",
+                "does not name a PostgreSQL database.",
+                "Write postgres://user:password@host/name.",
+            )
         # A Unix socket's folder as `?host=/folder`: django-environ keeps it among the options.
         options = config.get("OPTIONS", {})
         if "host" in options:
@@ -145,7 +153,11 @@ def _database() -> dict[str, Any]:
 
 def _connection_options(given: dict[str, Any]) -> dict[str, Any]:
     """A commit is on the disk before we act on it, whatever the server's default; a server that is gone is noticed."""
-    return {"connect_timeout": 10, **given, "options": f"{given.get('options', '')} -c synchronous_commit=on".strip()}
+    return {
+        "connect_timeout": 10,
+        **given,
+        "options": f"{given.get('options', '')} -c synchronous_commit=on".strip(),
+    }
 
 
 _found_database = _database()
@@ -168,16 +180,22 @@ _KNOWN = {"polza": "POLZA_API_KEY"}
 
 AI_PROVIDER = env.str("AI_PROVIDER", default="") or "polza"
 if AI_PROVIDER not in _KNOWN:
-    raise _stop("AI_PROVIDER", f"{AI_PROVIDER!r} is unknown.", f"Known: {', '.join(sorted(_KNOWN))}.")
+    raise _stop(
+        "AI_PROVIDER", f"{AI_PROVIDER!r} is unknown.", f"Known: {', '.join(sorted(_KNOWN))}."
+    )
 AI_BASE_URL = env.str("AI_BASE_URL", default="").rstrip("/")
 AI_API_KEY = env.str("AI_API_KEY", default="")
 AI_MODEL = env.str("AI_MODEL", default="")
 # What one generation of a target that is not in the table yet is taken to cost, in its provider's currency.
 AI_PRICE = _number("AI_PRICE", 8, low=0, high=1_000_000)
-AI_MODEL_FALLBACK = [part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()]
+AI_MODEL_FALLBACK = [
+    part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()
+]
 
 PROVIDER_KEYS = {name: env.str(variable, default="") for name, variable in _KNOWN.items()}
-PROVIDER_BASE_URLS = {name: env.str(f"{name.upper()}_BASE_URL", default="").rstrip("/") for name in _KNOWN}
+PROVIDER_BASE_URLS = {
+    name: env.str(f"{name.upper()}_BASE_URL", default="").rstrip("/") for name in _KNOWN
+}
 if AI_API_KEY:
     PROVIDER_KEYS[AI_PROVIDER] = AI_API_KEY
 if AI_BASE_URL:
@@ -214,7 +232,9 @@ PRICE_CEILING_FACTOR = _number("PRICE_CEILING_FACTOR", 1.5, low=1, high=100)
 
 _FALLBACK_WORDS = {"refused", "quota", "down"}
 FALLBACK_ON = frozenset(
-    word.strip() for word in env.str("FALLBACK_ON", default="refused,quota,down").split(",") if word.strip()
+    word.strip()
+    for word in env.str("FALLBACK_ON", default="refused,quota,down").split(",")
+    if word.strip()
 )
 if FALLBACK_ON - _FALLBACK_WORDS:
     raise _stop(
@@ -227,7 +247,9 @@ if FALLBACK_ON - _FALLBACK_WORDS:
 
 LANE_SLICE_SEC = _number("LANE_SLICE_SEC", 60, low=1, high=600)
 LANE_DRAIN_SEC = 5.0  # how long a stopping lane lets asynchronous calls finish
-_q_workers = WORKER_LANES + 1  # one more than lanes, so that a bell which lands anywhere starts at once
+_q_workers = (
+    WORKER_LANES + 1
+)  # one more than lanes, so that a bell which lands anywhere starts at once
 _q_timeout = int(LANE_SLICE_SEC + POST_DEADLINE_SEC + LANE_DRAIN_SEC + 30)
 
 Q_CLUSTER = {

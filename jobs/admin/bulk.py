@@ -18,6 +18,7 @@ from django.utils.translation import ngettext
 from jobs import display
 from jobs.admin import verbs
 from jobs.admin.changelist import ModelAdmin
+from jobs.admin.jobs_rows import blocking_task
 from jobs.admin.verbs import Verb
 from jobs.clock import clock
 from jobs.lifecycle.errors import Refused
@@ -63,7 +64,7 @@ def view(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Job],
 
 def skip_reason(job: Job, verb: Verb) -> str:
     """Why a job is left out, in words."""
-    task = verbs.blocking_task(job)
+    task = blocking_task(job)
     if verb is verbs.RETRY and task is not None:
         return _("its last send may have cost %(money)s; decide it by itself") % {"money": verbs.money_of(task)}
     return _("it is “%(state)s”") % {"state": job.get_state_display()}

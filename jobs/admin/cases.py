@@ -138,7 +138,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         }
         if job is not None:
             context |= {
-                "look": display.PHASES[phases.phase(job, jobs_rows.current_task(job), now)],
+                "look": display.PHASES[phases.phase(job, jobs_rows.blocking_task(job), now)],
                 "job_verbs": verbs.allowed(verbs.JOB_VERBS, request.user, job) if case.resolved_at is None else [],
                 "sends": [job_page.send(one, user=request.user) for one in reversed(job.tasks.all())],
                 "results": job.results.all(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,10 +10,11 @@ from typing import Any
 
 from django.db.models import Prefetch
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobs import display, phases
 from jobs.admin import verbs
-from jobs.admin.jobs_rows import current_task, money_lines
+from jobs.admin.jobs_rows import blocking_task, money_lines
 from jobs.display import Look
 from jobs.models import Case, Job, JobEvent, ProviderTask, Result
 from jobs.states import CaseKind, JobState, Phase, TaskState
@@ -62,7 +64,7 @@ class Send:
     charge: Look
     money: str
     course: list[Moment]
-    evidence: list[tuple[str, list[tuple[str, str, bool]]]]
+    evidence: list[tuple[str, list[Line]]]
     verbs: list[Any]
 
 
@@ -83,7 +85,7 @@ def load(pk: int) -> Job | None:
 
 
 def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
-    task = current_task(job)
+    task = blocking_task(job)
     phase = phases.phase(job, task, now)
     wait = phases.why_waiting([job], now).get(job.pk) if job.state == JobState.PENDING else None
     allowed = verbs.allowed(verbs.JOB_VERBS, user, job)
@@ -95,7 +97,7 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "now": now,
         "look": display.PHASES[phase],
         "overdue": display.OVERDUE if phases.is_late(job, now) else None,
-        "notices": _notices(job, task, phase, wait, open_cases, user),
+        "notices": _notices(job, task, phase, wait, open_cases, user, now),
         "primary": _primary(job, allowed),
         "verbs": allowed,
         "money": money_lines(job),
@@ -140,23 +142,25 @@ def case_notice(case: Case, user: Any) -> Notice:
 
 
 def _notices(
-    job: Job, task: ProviderTask | None, phase: Phase, wait: Any, open_cases: Sequence[Case], user: Any
+    job: Job, task: ProviderTask | None, phase: Phase, wait: phases.Waiting | None, open_cases: Sequence[Case],
+    user: Any, now: datetime,
 ) -> list[Notice]:
     notices = [case_notice(case, user) for case in open_cases]
-    notice = _phase_notice(job, task, phase, wait)
+    notice = _phase_notice(job, task, phase, wait, now)
     if notice is not None and not (phase is Phase.MANUAL and notices):
         notices.append(notice)
     return notices
 
 
-def _phase_notice(job: Job, task: ProviderTask | None, phase: Phase, wait: Any) -> Notice | None:
+def _phase_notice(job: Job, task: ProviderTask | None, phase: Phase, wait: phases.Waiting | None, now: datetime) -> Notice | None:
     look = display.PHASES[phase]
     provider = task.account.provider.title() if task else job.target.provider.title()
     money = verbs.money_of(task) if task else ""
     values = {"provider": provider, "money": money}
     match phase:
         case Phase.WAITING if wait is not None:
-            return Notice("grey", "clock", str(wait.text))
+            until = [display.until(wait.until, now).capitalize()] if wait.until else []
+            return Notice("grey", "clock", str(wait.text).capitalize(), until)
         case Phase.LOOKING:
             return Notice(
                 look.tone,
@@ -200,7 +204,7 @@ def steps(events: Sequence[JobEvent]) -> list[Step]:
     rows = []
     for event in events:
         gap = event.at - before if before is not None and event.at - before >= timedelta(milliseconds=50) else None
-        rows.append(Step(event, display.event_look(event.kind), display.event_detail(event.kind, event.data), gap))
+        rows.append(Step(event, display.event_look(event.kind, of_task=event.task_id is not None), display.event_detail(event.kind, event.data), gap))
         before = event.at
     return rows
 
@@ -244,23 +248,63 @@ def _course(task: ProviderTask) -> list[Moment]:
     return course
 
 
-def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """Evidence in groups of (name, value, is a block of text). Its shape is the recorder's own; anything is shown."""
-    groups: list[tuple[str, list[tuple[str, str, bool]]]] = []
-    loose: list[tuple[str, str, bool]] = []
+_EVIDENCE_NAMES = {
+    "submit": gettext_lazy("The paid request"),
+    "verdict": gettext_lazy("The provider's last word"),
+    "poll": gettext_lazy("A poll that told nothing"),
+    "status": gettext_lazy("HTTP status"),
+    "headers": gettext_lazy("headers"),
+    "body": gettext_lazy("body"),
+    "broke": gettext_lazy("how it broke"),
+    "left": gettext_lazy("bytes left us"),
+    "why": gettext_lazy("why"),
+    "fact": gettext_lazy("the other fact"),
+    "traceback": gettext_lazy("traceback"),
+}
+
+
+@dataclass(slots=True)
+class Line:
+    """One piece of evidence; `block` for what needs its own box."""
+
+    label: str
+    value: str
+    block: bool
+
+
+def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, list[Line]]]:
+    """Evidence in named groups. Its shape is the recorder's own, so whatever is there is shown."""
+    groups: list[tuple[str, list[Line]]] = []
+    loose: list[Line] = []
     for name, value in evidence.items():
         if isinstance(value, dict):
-            groups.append((name.replace("_", " "), [_line(key, one) for key, one in value.items()]))
+            groups.append((_evidence_name(name), [_line(key, one) for key, one in value.items()]))
         else:
             loose.append(_line(name, value))
     return [*([("", loose)] if loose else []), *groups]
 
 
-def _line(name: str, value: Any) -> tuple[str, str, bool]:
+def _evidence_name(name: str) -> str:
+    return str(_EVIDENCE_NAMES.get(name) or name.replace("_", " "))
+
+
+def _line(name: str, value: Any) -> Line:
     if isinstance(value, dict):
         text = "\n".join(f"{key}: {one}" for key, one in value.items())
     elif isinstance(value, list):
         text = "\n".join(str(one) for one in value)
+    elif isinstance(value, bool):
+        text = _("yes") if value else _("no")
     else:
-        text = "" if value is None else str(value)
-    return name.replace("_", " "), text, "\n" in text or len(text) > 120
+        text = "" if value is None else _indented(str(value))
+    return Line(_evidence_name(name), text, "\n" in text or len(text) > 120)
+
+
+def _indented(text: str) -> str:
+    """JSON on several lines; anything else as it is."""
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text

@@ -32,10 +32,9 @@ def with_tasks(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.prefetch_related(Prefetch("tasks", queryset=light))
 
 
-def current_task(job: Job) -> ProviderTask | None:
-    """The task a job's phase is about: the one that blocks its next send, else the newest."""
-    tasks = list(job.tasks.all())
-    return next((task for task in tasks if task.blocks_send), tasks[-1] if tasks else None)
+def blocking_task(job: Job) -> ProviderTask | None:
+    """The task that stands in the way of a further send, if any; the job's phase is about it."""
+    return next((task for task in job.tasks.all() if task.blocks_send), None)
 
 
 def money_lines(job: Job) -> list[str]:
@@ -60,7 +59,7 @@ def dress(jobs: Sequence[Job], now: datetime) -> None:
     waits = phases.why_waiting(jobs, now)
     for job in jobs:
         job.shown_now = now  # type: ignore[attr-defined]
-        job.shown_phase = phases.phase(job, current_task(job), now)  # type: ignore[attr-defined]
+        job.shown_phase = phases.phase(job, blocking_task(job), now)  # type: ignore[attr-defined]
         job.shown_overdue = phases.is_late(job, now)  # type: ignore[attr-defined]
         job.shown_wait = waits.get(job.pk)  # type: ignore[attr-defined]
 

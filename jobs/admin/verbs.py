@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import attach, display
 from jobs.admin import forms as desk_forms
+from jobs.admin.jobs_rows import blocking_task
 from jobs.lifecycle import staff
 from jobs.models import Case, Job, ProviderTask
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, TaskState
@@ -50,11 +51,6 @@ class Verb:
     money: Callable[[Any], str] = field(default=lambda _thing: "")
     dangerous: bool = False
     multipart: bool = False
-
-
-def blocking_task(job: Job) -> ProviderTask | None:
-    """The task that stands in the way of a further send, if any."""
-    return next((task for task in job.tasks.all() if task.blocks_send), None)
 
 
 def money_of(task: ProviderTask) -> str:

@@ -52,7 +52,10 @@ def arm(
     boot, now = clock.both()
     with transaction.atomic(), connection.cursor() as cursor:
         # Lock in id order first: the UPDATE itself promises no order.
-        cursor.execute("SELECT id FROM jobs_providertask WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [list(ids)])
+        cursor.execute(
+            "SELECT id FROM jobs_providertask WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
+            [list(ids)],
+        )
         cursor.execute(
             _ARM,
             {
@@ -66,6 +69,7 @@ def arm(
         )
         armed = cursor.fetchall()
         events.write(
-            events.event(job_id=job_id, task_id=task_id, kind="armed", now=now) for task_id, job_id in armed
+            events.event(job_id=job_id, task_id=task_id, kind="armed", now=now)
+            for task_id, job_id in armed
         )
     return {task_id for task_id, _ in armed}, boot + SEND_WINDOW_S

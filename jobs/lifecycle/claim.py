@@ -85,7 +85,13 @@ class Intent:
 
 
 def claim_sends(
-    *, run_id: uuid.UUID, host: str, room: int, fingerprints: Sequence[str], limits: Limits, now: datetime
+    *,
+    run_id: uuid.UUID,
+    host: str,
+    room: int,
+    fingerprints: Sequence[str],
+    limits: Limits,
+    now: datetime,
 ) -> list[Intent]:
     """Write the intents of at most `room` jobs, fairly over tenants, within every limit. Often an empty list."""
     if room <= 0:
@@ -102,10 +108,20 @@ def claim_sends(
             return []
         cursor.execute(
             _OPEN_TARGETS,
-            {"fingerprints": list(fingerprints), "now": now, "late": late, "exposure": limits.exposure_prices},
+            {
+                "fingerprints": list(fingerprints),
+                "now": now,
+                "late": late,
+                "exposure": limits.exposure_prices,
+            },
         )
-        targets = {row[0]: OpenTarget(**dict(zip(OpenTarget.__slots__, row, strict=True))) for row in cursor}
-        picked = _pick(cursor, targets=targets, by_target=by_target, by_tenant=by_tenant, room=room, now=now)
+        targets = {
+            row[0]: OpenTarget(**dict(zip(OpenTarget.__slots__, row, strict=True)))
+            for row in cursor
+        }
+        picked = _pick(
+            cursor, targets=targets, by_target=by_target, by_tenant=by_tenant, room=room, now=now
+        )
         return _write_intents(picked, targets=targets, run_id=run_id, host=host, now=now)
 
 
@@ -130,7 +146,9 @@ def _pick(
 ) -> list[tuple[int, int, int]]:
     """Deal round robin over tenants. Returns (job id, tenant id, target id)."""
     target_room = {
-        target.id: room if target.max_in_flight is None else min(room, target.max_in_flight - by_target[target.id])
+        target.id: room
+        if target.max_in_flight is None
+        else min(room, target.max_in_flight - by_target[target.id])
         for target in targets.values()
     }
     cursor.execute("SELECT id, max_in_flight FROM jobs_tenant ORDER BY id")
@@ -148,7 +166,9 @@ def _pick(
     if not pairs:
         return []
     tenants, target_ids, rooms = (list(column) for column in zip(*pairs, strict=True))
-    cursor.execute(_PENDING, {"tenants": tenants, "targets": target_ids, "rooms": rooms, "now": now})
+    cursor.execute(
+        _PENDING, {"tenants": tenants, "targets": target_ids, "rooms": rooms, "now": now}
+    )
     queues: dict[int, deque[tuple[int, int, int]]] = {}
     for row in cursor.fetchall():
         queues.setdefault(row[1], deque()).append(row)
@@ -195,13 +215,22 @@ def _write_intents(
         for job_id, tenant_id, target_id in picked
     ]
     ProviderTask.objects.bulk_create(tasks)
-    Job.objects.filter(pk__in=[job_id for job_id, _, _ in picked]).update(state=JobState.ACTIVE, reason="", reason_text="")
+    Job.objects.filter(pk__in=[job_id for job_id, _, _ in picked]).update(
+        state=JobState.ACTIVE, reason="", reason_text=""
+    )
     events.write(
-        events.event(job_id=task.job_id, task_id=task.id, kind="intent", now=now, target=targets[task.target_id].model)
+        events.event(
+            job_id=task.job_id,
+            task_id=task.id,
+            kind="intent",
+            now=now,
+            target=targets[task.target_id].model,
+        )
         for task in tasks
     )
     return [
-        Intent(task_id=task.id, job_id=task.job_id, target=targets[task.target_id], created_at=now) for task in tasks
+        Intent(task_id=task.id, job_id=task.job_id, target=targets[task.target_id], created_at=now)
+        for task in tasks
     ]
 
 
@@ -242,3 +271,22 @@ def claim_due(
     if not ids:
         return []
     return list(ProviderTask.objects.filter(pk__in=ids).select_related("target", "account", "job"))
+
+
+_HAND_BACK = """
+UPDATE jobs_providertask SET work_run_id = NULL, {columns}
+WHERE work_run_id = %(run)s
+""".format(
+    columns=", ".join(
+        f"{column} = CASE WHEN {column} BETWEEN %(now)s AND %(leases)s THEN %(now)s ELSE {column} END"
+        for column in _DUE_COLUMNS
+    )
+)
+LONGEST_LEASE_S = 200.0
+
+
+def hand_back(*, run_id: uuid.UUID, now: datetime) -> None:
+    """A stopping lane gives back the rows it was working at: due at once, no death counted."""
+    leases = now + timedelta(seconds=LONGEST_LEASE_S)
+    with connection.cursor() as cursor:
+        cursor.execute(_HAND_BACK, {"run": run_id, "now": now, "leases": leases})

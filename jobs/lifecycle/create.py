@@ -104,7 +104,9 @@ def create_jobs(
             ]
         )
         events.write(
-            events.event(job_id=row.pk, kind="created", now=now, actor=actor, target=job.route[0].name)
+            events.event(
+                job_id=row.pk, kind="created", now=now, actor=actor, target=job.route[0].name
+            )
             for row, job in zip(rows, jobs, strict=True)
         )
         bell.ring()

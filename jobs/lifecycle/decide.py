@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
 
 from jobs import evidence, policy
 from jobs.lifecycle import events
 from jobs.models import Case, Job, JobEvent, ProviderTask, Result, StandingDecision
 from jobs.policy import Decision, JobView, Rules, TaskView
-from jobs.states import ENDED, BLOCKING_CASES, CaseKind, JobState, Release, TaskState
+from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Account, Target
 
@@ -34,7 +33,9 @@ def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.R
         return
     with transaction.atomic():
         jobs = list(
-            Job.objects.filter(pk__in=ids).order_by("pk").select_for_update(skip_locked=True, no_key=True, of=("self",))
+            Job.objects.filter(pk__in=ids)
+            .order_by("pk")
+            .select_for_update(skip_locked=True, no_key=True, of=("self",))
         )
         views = load(jobs, now=now)
         written: list[JobEvent] = []
@@ -43,7 +44,9 @@ def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.R
         events.write(written)
 
 
-def apply(*, job: Job, view: JobView, rules: Rules, now: datetime, rng: random.Random) -> list[JobEvent]:
+def apply(
+    *, job: Job, view: JobView, rules: Rules, now: datetime, rng: random.Random
+) -> list[JobEvent]:
     """Write one job's decision; the caller holds the job's row lock. Returns its unsaved events."""
     decision = policy.decide(job=view, rules=rules, rng=rng)
     written = [
@@ -54,7 +57,9 @@ def apply(*, job: Job, view: JobView, rules: Rules, now: datetime, rng: random.R
     undecided = [task.id for task in view.tasks if task.undecided]
     if undecided:
         # The job's lock is held, but record needs none: clear only what this decision has seen.
-        ProviderTask.objects.filter(pk__in=undecided, undecided_since__lte=now).update(undecided_since=None)
+        ProviderTask.objects.filter(pk__in=undecided, undecided_since__lte=now).update(
+            undecided_since=None
+        )
     return written
 
 
@@ -66,14 +71,26 @@ def _release(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
             task = task.filter(charge__in=[Charge.NONE, Charge.REFUNDED])
         standing = None
         if released_by is Release.STANDING:
-            standing = StandingDecision.objects.filter(target__tasks=task_id, ended_at__isnull=True).first()
+            standing = StandingDecision.objects.filter(
+                target__tasks=task_id, ended_at__isnull=True
+            ).first()
         if task.update(blocks_send=False, released_by=released_by, standing=standing):
             written.append(
-                events.event(job_id=job.pk, task_id=task_id, kind="released", now=now, by=released_by.value)
+                events.event(
+                    job_id=job.pk, task_id=task_id, kind="released", now=now, by=released_by.value
+                )
             )
     if decision.withdraw:
-        gone = ProviderTask.objects.filter(pk__in=decision.withdraw, armed_at__isnull=True, unsent_at__isnull=True)
-        gone.update(unsent_at=now, unsent_reason="not_needed", ours=True, blocks_send=False, released_by=Release.UNSENT)
+        gone = ProviderTask.objects.filter(
+            pk__in=decision.withdraw, armed_at__isnull=True, unsent_at__isnull=True
+        )
+        gone.update(
+            unsent_at=now,
+            unsent_reason="not_needed",
+            ours=True,
+            blocks_send=False,
+            released_by=Release.UNSENT,
+        )
     return written
 
 
@@ -98,21 +115,31 @@ def _cases(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
     ]
     Case.objects.bulk_create(opened, ignore_conflicts=True)
     written = [
-        events.event(job_id=job.pk, task_id=case.task_id, kind="case_opened", now=now, case=case.kind)
+        events.event(
+            job_id=job.pk, task_id=case.task_id, kind="case_opened", now=now, case=case.kind
+        )
         for case in decision.open
     ]
     for kind, task_id in decision.close:
         live = Case.objects.filter(kind=kind, job=job, task_id=task_id, resolved_at__isnull=True)
         if live.update(resolved_at=now, resolution="evidence"):
             written.append(
-                events.event(job_id=job.pk, task_id=task_id, kind="case_closed", now=now, case=kind, by="evidence")
+                events.event(
+                    job_id=job.pk,
+                    task_id=task_id,
+                    kind="case_closed",
+                    now=now,
+                    case=kind,
+                    by="evidence",
+                )
             )
     return written
 
 
 def _state(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
     written = [
-        events.event(job_id=job.pk, task_id=task_id, kind="late_result", now=now) for task_id in decision.late_results
+        events.event(job_id=job.pk, task_id=task_id, kind="late_result", now=now)
+        for task_id in decision.late_results
     ]
     if decision.state is None:
         return written
@@ -127,7 +154,11 @@ def _state(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
     if Job.objects.move(job.pk, old=JobState(job.state), new=decision.state, **changes):
         written.append(
             events.event(
-                job_id=job.pk, kind=decision.state.value, now=now, reason=decision.reason, wait_s=round(decision.wait_s, 1)
+                job_id=job.pk,
+                kind=decision.state.value,
+                now=now,
+                reason=decision.reason,
+                wait_s=round(decision.wait_s, 1),
             )
         )
     return written
@@ -140,11 +171,17 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
     """Views of jobs whose rows the caller has locked. Seven queries, however many jobs."""
     ids = [job.pk for job in jobs]
     tasks: dict[int, list[ProviderTask]] = defaultdict(list)
-    for task in ProviderTask.objects.filter(job_id__in=ids).select_related("account").order_by("created_at", "id"):
+    for task in (
+        ProviderTask.objects.filter(job_id__in=ids)
+        .select_related("account")
+        .order_by("created_at", "id")
+    ):
         tasks[task.job_id].append(task)
     results: dict[int, dict[UUID, int]] = defaultdict(dict)
     for job_id, task_id, pk in (
-        Result.objects.filter(job_id__in=ids, task__isnull=False).order_by("-position").values_list("job_id", "task_id", "pk")
+        Result.objects.filter(job_id__in=ids, task__isnull=False)
+        .order_by("-position")
+        .values_list("job_id", "task_id", "pk")
     ):
         results[job_id][task_id] = pk
     opened: dict[int, set[tuple[CaseKind, UUID | None]]] = defaultdict(set)
@@ -156,7 +193,9 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
         elif case.resolved_by_id is not None:
             closed[case.job_id or 0].add(key)
     standing: dict[str, set[int]] = defaultdict(set)
-    for what, target_id in StandingDecision.objects.filter(ended_at__isnull=True).values_list("what", "target_id"):
+    for what, target_id in StandingDecision.objects.filter(ended_at__isnull=True).values_list(
+        "what", "target_id"
+    ):
         standing[what].add(target_id)
     accounts = _accounts({target_id for job in jobs for target_id in job.route})
     return {
@@ -224,7 +263,7 @@ def view(task: ProviderTask, *, now: datetime) -> TaskView:
 
 
 def _overdue(task: ProviderTask, *, now: datetime) -> bool:
-    assert task.send_not_after is not None  # noqa: S101  armed, by constraint
+    assert task.send_not_after is not None
     return evidence.overdue(
         send_not_after=task.send_not_after,
         deadline_s=task.call_deadline_s or 0.0,

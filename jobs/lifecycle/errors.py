@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  a refusal, not a fault
     """A verb's condition does not hold; nothing was changed. The message is for people."""

@@ -22,7 +22,14 @@ def event(
     **data: Any,
 ) -> JobEvent:
     """An unsaved event; `write` saves many in one statement."""
-    return JobEvent(job_id=job_id, task_id=task_id, kind=kind, at=now, actor_id=actor.pk if actor else None, data=data)
+    return JobEvent(
+        job_id=job_id,
+        task_id=task_id,
+        kind=kind,
+        at=now,
+        actor_id=actor.pk if actor else None,
+        data=data,
+    )
 
 
 def write(events: Iterable[JobEvent]) -> None:

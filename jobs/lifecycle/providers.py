@@ -46,12 +46,17 @@ def note_refusals(*, refusals: Iterable[tuple[int, int, str, Refusal]], now: dat
                 account_id=account_id, model=where, defaults={"state": state, "since": now}
             )
             ProviderState.objects.filter(pk=row.pk).update(
-                blocked_until=Greatest(Coalesce(F("blocked_until"), until), until), reason=refusal.reason[:300]
+                blocked_until=Greatest(Coalesce(F("blocked_until"), until), until),
+                reason=refusal.reason[:300],
             )
             changed = ProviderState.objects.filter(pk=row.pk).exclude(state__in=[state, "paused"])
             if changed.update(state=state, since=now) or made:
                 ProviderEvent.objects.create(
-                    account_id=account_id, model=where, at=now, kind=state, data={"reason": refusal.reason[:300]}
+                    account_id=account_id,
+                    model=where,
+                    at=now,
+                    kind=state,
+                    data={"reason": refusal.reason[:300]},
                 )
 
 

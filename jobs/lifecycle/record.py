@@ -93,7 +93,14 @@ class Fact:
     data: dict[str, Any] = field(default_factory=dict)  # for the event
 
 
-_SQL_TYPES = {str: "text", bool: "boolean", float: "float8", Decimal: "numeric", datetime: "timestamptz", UUID: "uuid"}
+_SQL_TYPES = {
+    str: "text",
+    bool: "boolean",
+    float: "float8",
+    Decimal: "numeric",
+    datetime: "timestamptz",
+    UUID: "uuid",
+}
 _NOT_COLUMNS = {"kind", "results", "data"}
 
 
@@ -181,7 +188,7 @@ RETURNING t.id, t.job_id,
     WHEN v.failed AND old.completed_at IS NOT NULL THEN 'completed_then_failed'
   END,
   (old.provider_id IS DISTINCT FROM t.provider_id OR old.state <> t.state OR old.cost IS DISTINCT FROM t.cost)
-"""
+"""  # noqa: S608  the columns come from our own dataclass
 
 
 def _json(value: Any) -> Any:
@@ -205,7 +212,9 @@ def from_plain(plain: dict[str, Any]) -> Fact:
     for name, hint in get_type_hints(Fact).items():
         if values.get(name) is None:
             continue
-        plainly = next(arg for arg in (*getattr(hint, "__args__", ()), hint) if arg is not type(None))
+        plainly = next(
+            arg for arg in (*getattr(hint, "__args__", ()), hint) if arg is not type(None)
+        )
         if plainly is datetime:
             values[name] = datetime.fromisoformat(values[name])
         elif plainly in {Decimal, UUID}:
@@ -253,9 +262,15 @@ def _write(facts: Sequence[Fact]) -> set[int]:
 
 def _write_round(facts: dict[UUID, Fact]) -> set[int]:
     ids = sorted(facts)
-    rows = [{name: value for name, value in asdict(facts[i]).items() if name not in _NOT_COLUMNS} for i in ids]
+    rows = [
+        {name: value for name, value in asdict(facts[i]).items() if name not in _NOT_COLUMNS}
+        for i in ids
+    ]
     with connection.cursor() as cursor:
-        cursor.execute("SELECT id FROM jobs_providertask WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
+        cursor.execute(
+            "SELECT id FROM jobs_providertask WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
+            [ids],
+        )
         cursor.execute(_RECORD, {"facts": json.dumps(rows, default=_json)})
         written = cursor.fetchall()
     new_events, new_results, touched = [], [], set()
@@ -264,9 +279,14 @@ def _write_round(facts: dict[UUID, Fact]) -> set[int]:
         if fact.decides:
             touched.add(job_id)
         if fact.kind and (changed or not fact.decides):
-            new_events.append(events.event(job_id=job_id, task_id=task_id, kind=fact.kind, now=fact.at, **fact.data))
+            new_events.append(
+                events.event(
+                    job_id=job_id, task_id=task_id, kind=fact.kind, now=fact.at, **fact.data
+                )
+            )
         new_results += [
-            Result(job_id=job_id, task_id=task_id, created_at=fact.at, **asdict(item)) for item in fact.results
+            Result(job_id=job_id, task_id=task_id, created_at=fact.at, **asdict(item))
+            for item in fact.results
         ]
         if conflict:
             touched |= _open_conflict(fact, job_id, why=conflict)
@@ -281,7 +301,10 @@ def _conflict_case(fact: Fact, why: str) -> set[int]:
     if task is None:
         # Its row is gone (a restored dump): the fact must not be lost, so it becomes a case without a task.
         Case.objects.create(
-            kind=CaseKind.ORPHAN, opened_at=fact.at, due_at=fact.at, detail={"fact": to_plain(fact), "why": why}
+            kind=CaseKind.ORPHAN,
+            opened_at=fact.at,
+            due_at=fact.at,
+            detail={"fact": to_plain(fact), "why": why},
         )
         return set()
     return _open_conflict(fact, task.job_id, why=why)
@@ -306,5 +329,7 @@ def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
         ],
         ignore_conflicts=True,
     )
-    events.write([events.event(job_id=job_id, task_id=task.pk, kind="conflict", now=fact.at, why=why[:500])])
+    events.write(
+        [events.event(job_id=job_id, task_id=task.pk, kind="conflict", now=fact.at, why=why[:500])]
+    )
     return {job_id}

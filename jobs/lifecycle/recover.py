@@ -29,7 +29,9 @@ ORDER BY id LIMIT 500
 def withdraw_dead_intents(*, live: Collection[UUID], now: datetime) -> set[int]:
     """Intents of runs that are no more become unsent. An arm by a run that was only slow either came first, and then
     the row is armed, or finds it withdrawn."""
-    dead = ProviderTask.objects.filter(state=TaskState.INTENT, unsent_at__isnull=True).exclude(run_id__in=list(live))
+    dead = ProviderTask.objects.filter(state=TaskState.INTENT, unsent_at__isnull=True).exclude(
+        run_id__in=list(live)
+    )
     ids = list(dead.order_by("pk").values_list("pk", flat=True)[:500])
     with transaction.atomic():
         locked = list(
@@ -40,7 +42,15 @@ def withdraw_dead_intents(*, live: Collection[UUID], now: datetime) -> set[int]:
         )
         return record(
             facts=[
-                Fact(task_id=pk, at=now, kind="unsent", decides=True, unsent=True, unsent_reason=LANE_DIED, ours=True)
+                Fact(
+                    task_id=pk,
+                    at=now,
+                    kind="unsent",
+                    decides=True,
+                    unsent=True,
+                    unsent_reason=LANE_DIED,
+                    ours=True,
+                )
                 for pk in locked
             ]
         )
@@ -65,7 +75,9 @@ def declare_lost(*, now: datetime) -> set[int]:
 
 def count_deaths(*, live: Collection[UUID]) -> int:
     """Rows that a dead run was polling, fetching or looking up: one death more, free for the next."""
-    dead = ProviderTask.objects.filter(work_run_id__isnull=False).exclude(work_run_id__in=list(live))
+    dead = ProviderTask.objects.filter(work_run_id__isnull=False).exclude(
+        work_run_id__in=list(live)
+    )
     return dead.update(work_run_id=None, deaths=F("deaths") + 1, undecided_since=F("created_at"))
 
 

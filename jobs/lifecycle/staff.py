@@ -27,7 +27,9 @@ from providers.contract import Charge
 from providers.models import Target
 
 Actor = AbstractBaseUser | None
-_PERSON_MAY_RELEASE = frozenset({TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN})
+_PERSON_MAY_RELEASE = frozenset(
+    {TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN}
+)
 
 
 @contextmanager
@@ -41,7 +43,11 @@ def _locked(job_id: int) -> Iterator[Job]:
 
 
 def _blocking(job: Job) -> ProviderTask | None:
-    return ProviderTask.objects.select_for_update(no_key=True).filter(job=job, blocks_send=True).first()
+    return (
+        ProviderTask.objects.select_for_update(no_key=True)
+        .filter(job=job, blocks_send=True)
+        .first()
+    )
 
 
 def _money(task: ProviderTask) -> str:
@@ -49,7 +55,9 @@ def _money(task: ProviderTask) -> str:
     return f"{amount.normalize():f} {task.currency}"
 
 
-def _pending(job: Job, *, now: datetime, reason: str, text: str, target_id: int | None = None) -> None:
+def _pending(
+    job: Job, *, now: datetime, reason: str, text: str, target_id: int | None = None
+) -> None:
     """Back to the queue with a new start. The caller has made sure that nothing blocks a send."""
     Job.objects.filter(pk=job.pk).update(
         state=JobState.PENDING,
@@ -77,8 +85,10 @@ def _check_free(job: Job) -> None:
         return
     if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:
         raise Refused(
-            _("Job %(job)s can't simply be retried: its last send may have cost %(money)s and is %(state)s.")
-            % {"job": job.pk, "money": _money(task), "state": task.get_state_display()}
+            _(
+                "Job %(job)s can't simply be retried: its last send may have cost %(money)s and is %(state)s."
+            )
+            % {"job": job.pk, "money": _money(task), "state": ProviderTask.State(task.state).label}
         )
     raise Refused(_("Job %(job)s is about to be sent already.") % {"job": job.pk})
 
@@ -96,21 +106,29 @@ def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None
         _close_cases(job, now=now, actor=actor, resolution="retried")
         first = job.route[0] if job.state == JobState.FAILED else None
         _pending(job, now=now, reason="retried", text=reason, target_id=first)
-        events.write([events.event(job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason)])
+        events.write(
+            [events.event(job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason)]
+        )
 
 
 def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
     """Send again although the earlier send may have been charged. Booked with its money as a possible duplicate."""
     with _locked(job_id) as job:
         if job.state in {JobState.SUCCEEDED, JobState.PENDING}:
-            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+            raise Refused(
+                _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
+            )
         task = _blocking(job)
         if task is None:
-            raise Refused(_("Nothing stands in the way of job %(job)s: use retry.") % {"job": job.pk})
+            raise Refused(
+                _("Nothing stands in the way of job %(job)s: use retry.") % {"job": job.pk}
+            )
         if TaskState(task.state) not in _PERSON_MAY_RELEASE:
             raise Refused(_("The send of job %(job)s is under way right now.") % {"job": job.pk})
         ProviderTask.objects.filter(pk=task.pk).update(
-            blocks_send=False, released_by=Release.PERSON, released_user_id=actor.pk if actor else None
+            blocks_send=False,
+            released_by=Release.PERSON,
+            released_user_id=actor.pk if actor else None,
         )
         _close_cases(job, now=now, actor=actor, resolution="sent_again")
         _pending(job, now=now, reason="sent_again", text=reason)
@@ -124,7 +142,9 @@ def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
         )  # fmt: skip
 
 
-def retry_on_target(*, job_id: int, target_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+def retry_on_target(
+    *, job_id: int, target_id: int, actor: Actor, now: datetime, reason: str = ""
+) -> None:
     """Like retry, on a target of the person's choice."""
     with _locked(job_id) as job:
         target = Target.objects.filter(pk=target_id).first()
@@ -138,7 +158,16 @@ def retry_on_target(*, job_id: int, target_id: int, actor: Actor, now: datetime,
         Job.objects.filter(pk=job.pk).update(route=route)
         _pending(job, now=now, reason="retried", text=reason, target_id=target.pk)
         events.write(
-            [events.event(job_id=job.pk, kind="retargeted", now=now, actor=actor, reason=reason, target=target.name)]
+            [
+                events.event(
+                    job_id=job.pk,
+                    kind="retargeted",
+                    now=now,
+                    actor=actor,
+                    reason=reason,
+                    target=target.name,
+                )
+            ]
         )
 
 
@@ -161,7 +190,9 @@ def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
             state=JobState.MANUAL, reason=CaseKind.BY_HAND, reason_text=note, finished_at=None,
             decided_at=None, decided_by=None,
         )  # fmt: skip
-        events.write([events.event(job_id=job.pk, kind="marked_manual", now=now, actor=actor, note=note)])
+        events.write(
+            [events.event(job_id=job.pk, kind="marked_manual", now=now, actor=actor, note=note)]
+        )
 
 
 def resolve(
@@ -179,9 +210,13 @@ def resolve(
     """
     with _locked(job_id) as job:
         if job.state in {JobState.SUCCEEDED, JobState.CANCELLED}:
-            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+            raise Refused(
+                _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
+            )
         if not note.strip():
-            raise Refused(_("Say in the note what was done; whoever reads this later will need it."))
+            raise Refused(
+                _("Say in the note what was done; whoever reads this later will need it.")
+            )
         _withdraw_intent(job, now=now)
         delivered = None
         if stored is not None:
@@ -197,14 +232,22 @@ def resolve(
             reason=outcome, reason_text=note, delivered=delivered, finished_at=now,
             decided_at=now, decided_by_id=actor.pk if actor else None,
         )  # fmt: skip
-        events.write([events.event(job_id=job.pk, kind="resolved", now=now, actor=actor, outcome=outcome, note=note)])
+        events.write(
+            [
+                events.event(
+                    job_id=job.pk, kind="resolved", now=now, actor=actor, outcome=outcome, note=note
+                )
+            ]
+        )
 
 
 def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
     """Nothing more is sent. A send under way is still watched, and what it cost stays on the books."""
     with _locked(job_id) as job:
         if job.state in ENDED:
-            raise Refused(_("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()})
+            raise Refused(
+                _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
+            )
         _withdraw_intent(job, now=now)
         Case.objects.filter(job=job, kind=CaseKind.BY_HAND, resolved_at__isnull=True).update(
             resolved_at=now, resolution="cancelled", resolved_by_id=actor.pk if actor else None
@@ -213,14 +256,20 @@ def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> Non
             state=JobState.CANCELLED, reason="cancelled", reason_text=reason, finished_at=now,
             decided_at=now, decided_by_id=actor.pk if actor else None,
         )  # fmt: skip
-        events.write([events.event(job_id=job.pk, kind="cancelled", now=now, actor=actor, reason=reason)])
+        events.write(
+            [events.event(job_id=job.pk, kind="cancelled", now=now, actor=actor, reason=reason)]
+        )
 
 
 def _withdraw_intent(job: Job, *, now: datetime) -> None:
     """Turn an intent that is not armed yet into unsent. An arm at this moment either wins the row first, and then the
     task is watched, or finds it withdrawn and sends nothing."""
     ProviderTask.objects.filter(job=job, armed_at__isnull=True, unsent_at__isnull=True).update(
-        unsent_at=now, unsent_reason="withdrawn", ours=True, blocks_send=False, released_by=Release.UNSENT
+        unsent_at=now,
+        unsent_reason="withdrawn",
+        ours=True,
+        blocks_send=False,
+        released_by=Release.UNSENT,
     )
 
 
@@ -228,7 +277,9 @@ def _release_by_person(job: Job, *, actor: Actor) -> None:
     task = _blocking(job)
     if task is not None and TaskState(task.state) in _PERSON_MAY_RELEASE:
         ProviderTask.objects.filter(pk=task.pk).update(
-            blocks_send=False, released_by=Release.PERSON, released_user_id=actor.pk if actor else None
+            blocks_send=False,
+            released_by=Release.PERSON,
+            released_user_id=actor.pk if actor else None,
         )
 
 
@@ -241,10 +292,18 @@ def poll_now(*, task_id: UUID, actor: Actor, now: datetime) -> None:
         pk=task_id, provider_id__isnull=False, completed_at__isnull=True, stored_at__isnull=True
     ).update(next_poll_at=now, hinted_at=now)
     if not moved:
-        raise Refused(_("There is nothing to ask: the provider's id is not known, or it has answered."))
+        raise Refused(
+            _("There is nothing to ask: the provider's id is not known, or it has answered.")
+        )
     task = ProviderTask.objects.get(pk=task_id)
     with transaction.atomic():
-        events.write([events.event(job_id=task.job_id, task_id=task_id, kind="poll_asked", now=now, actor=actor)])
+        events.write(
+            [
+                events.event(
+                    job_id=task.job_id, task_id=task_id, kind="poll_asked", now=now, actor=actor
+                )
+            ]
+        )
         bell.ring()
 
 
@@ -308,7 +367,9 @@ def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, no
     if case.job_id is not None and CaseKind(case.kind) in BLOCKING_CASES:
         job_open = Job.objects.filter(pk=case.job_id).exclude(state__in=ENDED).exists()
         if job_open and case.kind not in {CaseKind.CONFLICT, CaseKind.POISON}:
-            raise Refused(_("Decide the job first: retry, send again, attach an id, or resolve it."))
+            raise Refused(
+                _("Decide the job first: retry, send again, attach an id, or resolve it.")
+            )
     if not note.strip():
         raise Refused(_("Say in the note what was found."))
     with transaction.atomic():
@@ -320,7 +381,9 @@ def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, no
             ProviderTask.objects.filter(pk=case.task_id).update(deaths=0, undecided_since=now)
         if case.kind == CaseKind.CONFLICT and case.task_id:
             ProviderTask.objects.filter(pk=case.task_id).update(undecided_since=now)
-        _case_event(case_id, "case_closed", actor=actor, now=now, resolution=resolution, note=note.strip())
+        _case_event(
+            case_id, "case_closed", actor=actor, now=now, resolution=resolution, note=note.strip()
+        )
         bell.ring()
 
 
@@ -328,7 +391,17 @@ def _case_event(case_id: int, kind: str, *, actor: Actor, now: datetime, **data:
     case = Case.objects.get(pk=case_id)
     if case.job_id is not None:
         events.write(
-            [events.event(job_id=case.job_id, task_id=case.task_id, kind=kind, now=now, actor=actor, case=case.kind, **data)]
+            [
+                events.event(
+                    job_id=case.job_id,
+                    task_id=case.task_id,
+                    kind=kind,
+                    now=now,
+                    actor=actor,
+                    case=case.kind,
+                    **data,
+                )
+            ]
         )
 
 
@@ -338,7 +411,14 @@ def _case_event(case_id: int, kind: str, *, actor: Actor, now: datetime, **data:
 def press_red_button(*, actor: Actor, now: datetime, reason: str) -> None:
     """No new spending from this moment; polls and fetches go on. Pressing it twice changes nothing."""
     Hold.objects.bulk_create(
-        [Hold(kind=Hold.Kind.RED_BUTTON, set_at=now, set_by_id=actor.pk if actor else None, reason=reason)],
+        [
+            Hold(
+                kind=Hold.Kind.RED_BUTTON,
+                set_at=now,
+                set_by_id=actor.pk if actor else None,
+                reason=reason,
+            )
+        ],
         ignore_conflicts=True,
     )
 

@@ -34,9 +34,15 @@ class Case(models.Model):
         ORPHAN = CaseKind.ORPHAN, _("at the provider without a job")
 
     kind = models.CharField(_("kind"), max_length=24, choices=Kind.choices)
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, null=True, blank=True, related_name="cases")
-    task = models.ForeignKey(ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="cases")
-    money_at_risk = models.DecimalField(_("money at risk"), max_digits=14, decimal_places=4, default=0)
+    job = models.ForeignKey(
+        Job, on_delete=models.PROTECT, null=True, blank=True, related_name="cases"
+    )
+    task = models.ForeignKey(
+        ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="cases"
+    )
+    money_at_risk = models.DecimalField(
+        _("money at risk"), max_digits=14, decimal_places=4, default=0
+    )
     currency = models.CharField(max_length=3, blank=True)
     detail = models.JSONField(default=dict, blank=True)
     owner = models.ForeignKey(
@@ -84,12 +90,17 @@ class StandingDecision(models.Model):
 
     class What(models.TextChoices):
         RESEND_UNKNOWN = "resend_unknown", _("send again when the outcome is unknown")
-        NEXT_AFTER_CHARGED = "next_after_charged", _("go to the next target after a failure that was or may be charged")
+        NEXT_AFTER_CHARGED = (
+            "next_after_charged",
+            _("go to the next target after a failure that was or may be charged"),
+        )
 
     target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="standing_decisions")
     what = models.CharField(_("what"), max_length=20, choices=What.choices)
     reason = models.TextField(_("reason"))
-    made_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+"
+    )
     made_at = models.DateTimeField(_("made"))
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
@@ -98,7 +109,9 @@ class StandingDecision(models.Model):
         verbose_name_plural = _("standing decisions")
         constraints = [
             models.UniqueConstraint(
-                fields=["target", "what"], condition=Q(ended_at__isnull=True), name="standing_one_live"
+                fields=["target", "what"],
+                condition=Q(ended_at__isnull=True),
+                name="standing_one_live",
             ),
         ]
 

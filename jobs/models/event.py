@@ -14,7 +14,9 @@ class JobEvent(models.Model):
     """One step, written in the transaction of the change. `kind` is a constant, `data` its values."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="events")
-    task = models.ForeignKey(ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="events")
+    task = models.ForeignKey(
+        ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="events"
+    )
     at = models.DateTimeField(_("at"))
     kind = models.CharField(_("what"), max_length=40)
     data = models.JSONField(default=dict, blank=True)

@@ -21,7 +21,10 @@ class Tenant(models.Model):
     slug = models.SlugField(_("short name"), unique=True)
     name = models.CharField(_("name"), max_length=120)
     max_in_flight = models.PositiveIntegerField(
-        _("most in flight"), null=True, blank=True, help_text=_("Empty: only the overall limit holds.")
+        _("most in flight"),
+        null=True,
+        blank=True,
+        help_text=_("Empty: only the overall limit holds."),
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -64,22 +67,37 @@ class Job(models.Model):
         CANCELLED = JobState.CANCELLED, _("cancelled")
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs")
-    batch = models.ForeignKey(Batch, on_delete=models.PROTECT, null=True, blank=True, related_name="jobs")
-    kind = models.CharField(_("makes"), max_length=8, choices=Target.Kind.choices, default=Target.Kind.IMAGE)
+    batch = models.ForeignKey(
+        Batch, on_delete=models.PROTECT, null=True, blank=True, related_name="jobs"
+    )
+    kind = models.CharField(
+        _("makes"), max_length=8, choices=Target.Kind.choices, default=Target.Kind.IMAGE
+    )
     prompt = models.TextField(_("prompt"))
     params = models.JSONField(_("parameters"), default=dict, blank=True)
-    reference = models.CharField(_("reference"), max_length=200, blank=True, help_text=_("The customer's own."))
+    reference = models.CharField(
+        _("reference"), max_length=200, blank=True, help_text=_("The customer's own.")
+    )
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher goes first."))
     route = ArrayField(models.BigIntegerField(), verbose_name=_("route"))
-    target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="jobs", verbose_name=_("target"))
-    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PENDING)
+    target = models.ForeignKey(
+        Target, on_delete=models.PROTECT, related_name="jobs", verbose_name=_("target")
+    )
+    state = models.CharField(
+        _("state"), max_length=10, choices=State.choices, default=State.PENDING
+    )
     reason = models.CharField(_("reason"), max_length=40, blank=True)
     reason_text = models.TextField(_("in words"), blank=True)
     not_before = models.DateTimeField(_("not before"))
     # Refusals and sends before this do not count: a person has given the job a new start.
     attempts_since = models.DateTimeField()
     delivered = models.ForeignKey(
-        "jobs.Result", on_delete=models.PROTECT, null=True, blank=True, related_name="+", verbose_name=_("delivered")
+        "jobs.Result",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("delivered"),
     )
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -106,13 +124,18 @@ class Job(models.Model):
             ("cancel_job", _("Can cancel a job")),
         ]
         constraints = [
-            models.CheckConstraint(condition=Q(state__in=[s.value for s in JobState]), name="job_state_known"),
             models.CheckConstraint(
-                condition=~Q(state="succeeded") | Q(delivered__isnull=False) | Q(decided_at__isnull=False),
+                condition=Q(state__in=[s.value for s in JobState]), name="job_state_known"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="succeeded")
+                | Q(delivered__isnull=False)
+                | Q(decided_at__isnull=False),
                 name="job_succeeded_has_result_or_decision",
             ),
             models.CheckConstraint(
-                condition=Q(state__in=["succeeded", "failed", "cancelled"]) ^ Q(finished_at__isnull=True),
+                condition=Q(state__in=["succeeded", "failed", "cancelled"])
+                ^ Q(finished_at__isnull=True),
                 name="job_finished_iff_ended",
             ),
             models.CheckConstraint(condition=~Q(prompt=""), name="job_prompt_not_empty"),
@@ -152,7 +175,9 @@ class JobPhoto(models.Model):
         verbose_name = _("input photo")
         verbose_name_plural = _("input photos")
         ordering = ["position"]
-        constraints = [models.UniqueConstraint(fields=["job", "position"], name="job_photo_position")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "position"], name="job_photo_position")
+        ]
 
     def __str__(self) -> str:
         return self.key

@@ -25,7 +25,8 @@ class Lane(models.Model):
         verbose_name_plural = _("lanes")
         constraints = [
             models.CheckConstraint(
-                condition=Q(run_id__isnull=True) | Q(heartbeat_at__isnull=False), name="lane_run_has_heartbeat"
+                condition=Q(run_id__isnull=True) | Q(heartbeat_at__isnull=False),
+                name="lane_run_has_heartbeat",
             ),
         ]
 
@@ -69,9 +70,14 @@ class Hold(models.Model):
     class Meta:
         verbose_name = _("hold")
         verbose_name_plural = _("holds")
-        permissions = [("press_hold", _("Can press the red button")), ("lift_hold", _("Can lift the red button"))]
+        permissions = [
+            ("press_hold", _("Can press the red button")),
+            ("lift_hold", _("Can lift the red button")),
+        ]
         constraints = [
-            models.UniqueConstraint(fields=["kind"], condition=Q(lifted_at__isnull=True), name="hold_one_standing"),
+            models.UniqueConstraint(
+                fields=["kind"], condition=Q(lifted_at__isnull=True), name="hold_one_standing"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -15,7 +15,9 @@ class Result(models.Model):
     """A stored file. `task` is empty when staff uploaded it. Keys are relative to MEDIA_ROOT."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="results")
-    task = models.ForeignKey(ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="results")
+    task = models.ForeignKey(
+        ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="results"
+    )
     position = models.PositiveSmallIntegerField(default=0)
     key = models.CharField(_("file"), max_length=300)
     thumb_key = models.CharField(max_length=300, blank=True)
@@ -34,7 +36,9 @@ class Result(models.Model):
         verbose_name_plural = _("results")
         constraints = [
             models.UniqueConstraint(
-                fields=["task", "position"], condition=Q(task__isnull=False), name="result_task_position"
+                fields=["task", "position"],
+                condition=Q(task__isnull=False),
+                name="result_task_position",
             ),
         ]
 

@@ -26,7 +26,10 @@ def _state() -> When_:
         When(failed_at__isnull=False, then=Value(TaskState.FAILED.value)),
         When(provider_id__isnull=False, then=Value(TaskState.ACCEPTED.value)),
         When(refusal_class__isnull=False, then=Value(TaskState.REFUSED.value)),
-        When(Q(unsent_at__isnull=False) | Q(absent_at__isnull=False), then=Value(TaskState.UNSENT.value)),
+        When(
+            Q(unsent_at__isnull=False) | Q(absent_at__isnull=False),
+            then=Value(TaskState.UNSENT.value),
+        ),
         When(lost_at__isnull=False, then=Value(TaskState.UNKNOWN.value)),
         When(armed_at__isnull=False, then=Value(TaskState.SENDING.value)),
         default=Value(TaskState.INTENT.value),
@@ -46,14 +49,32 @@ def _charge() -> When_:
             Q(cost_staff__gt=0)
             | Q(cost_staff__isnull=True, cost_receipt__gt=0)
             | Q(cost_staff__isnull=True, cost_receipt__isnull=True, cost_poll__gt=0)
-            | Q(cost_staff__isnull=True, cost_receipt__isnull=True, cost_poll__isnull=True, cost_answer__gt=0),
+            | Q(
+                cost_staff__isnull=True,
+                cost_receipt__isnull=True,
+                cost_poll__isnull=True,
+                cost_answer__gt=0,
+            ),
             then=Value(Charge.CHARGED.value),
         ),
-        When(Q(stored_at__isnull=False) | Q(completed_at__isnull=False), then=Value(Charge.CHARGED.value)),
-        When(failed_at__isnull=False, receipt_final_at__isnull=False, cost_receipt=0, then=Value(Charge.NONE.value)),
-        When(Q(failed_at__isnull=False) | Q(provider_id__isnull=False), then=Value(Charge.POSSIBLE.value)),
         When(
-            Q(refusal_class__isnull=False) | Q(unsent_at__isnull=False) | Q(absent_at__isnull=False),
+            Q(stored_at__isnull=False) | Q(completed_at__isnull=False),
+            then=Value(Charge.CHARGED.value),
+        ),
+        When(
+            failed_at__isnull=False,
+            receipt_final_at__isnull=False,
+            cost_receipt=0,
+            then=Value(Charge.NONE.value),
+        ),
+        When(
+            Q(failed_at__isnull=False) | Q(provider_id__isnull=False),
+            then=Value(Charge.POSSIBLE.value),
+        ),
+        When(
+            Q(refusal_class__isnull=False)
+            | Q(unsent_at__isnull=False)
+            | Q(absent_at__isnull=False),
             then=Value(Charge.NONE.value),
         ),
         When(armed_at__isnull=False, then=Value(Charge.POSSIBLE.value)),
@@ -143,7 +164,9 @@ class ProviderTask(models.Model):
 
     # --- follow from the facts ---
     state = models.GeneratedField(
-        expression=_state(), output_field=models.CharField(max_length=10, choices=State.choices), db_persist=True
+        expression=_state(),
+        output_field=models.CharField(max_length=10, choices=State.choices),
+        db_persist=True,
     )
     cost = models.GeneratedField(
         expression=_cost(),
@@ -151,18 +174,24 @@ class ProviderTask(models.Model):
         db_persist=True,
     )
     charge = models.GeneratedField(
-        expression=_charge(), output_field=models.CharField(max_length=12, choices=ChargeKind.choices), db_persist=True
+        expression=_charge(),
+        output_field=models.CharField(max_length=12, choices=ChargeKind.choices),
+        db_persist=True,
     )
 
     # --- to do: due times, overwritten freely ---
-    undecided_since = models.DateTimeField(null=True, blank=True)  # a fact came that no decision has read yet
+    undecided_since = models.DateTimeField(
+        null=True, blank=True
+    )  # a fact came that no decision has read yet
     watch_until = models.DateTimeField(null=True, blank=True)
     next_poll_at = models.DateTimeField(null=True, blank=True)
     next_fetch_at = models.DateTimeField(null=True, blank=True)
     next_look_at = models.DateTimeField(null=True, blank=True)
     next_receipt_at = models.DateTimeField(null=True, blank=True)
     hinted_at = models.DateTimeField(null=True, blank=True)
-    work_run_id = models.UUIDField(null=True, blank=True)  # the run that polls, fetches or looks right now
+    work_run_id = models.UUIDField(
+        null=True, blank=True
+    )  # the run that polls, fetches or looks right now
     deaths = models.PositiveSmallIntegerField(default=0)  # runs that died at it since it last moved
     polls = models.PositiveIntegerField(default=0)
     poll_failures = models.PositiveIntegerField(default=0)  # in a row
@@ -172,7 +201,9 @@ class ProviderTask(models.Model):
     fetch_failures = models.PositiveSmallIntegerField(default=0)
     fetch_trouble = models.CharField(max_length=300, blank=True)
     looks = models.PositiveSmallIntegerField(default=0)
-    absent_seen_at = models.DateTimeField(null=True, blank=True)  # first listing that proves absence
+    absent_seen_at = models.DateTimeField(
+        null=True, blank=True
+    )  # first listing that proves absence
     candidates = models.JSONField(default=list, blank=True)
     receipt_looks = models.PositiveSmallIntegerField(default=0)
     receipts_end_at = models.DateTimeField(null=True, blank=True)
@@ -188,9 +219,13 @@ class ProviderTask(models.Model):
         ]
         constraints = [
             # P2: at most one task a job may stand in the way of a further send.
-            models.UniqueConstraint(fields=["job"], condition=Q(blocks_send=True), name="task_one_blocks_send"),
             models.UniqueConstraint(
-                fields=["account", "provider_id"], condition=Q(provider_id__isnull=False), name="task_provider_id_once"
+                fields=["job"], condition=Q(blocks_send=True), name="task_one_blocks_send"
+            ),
+            models.UniqueConstraint(
+                fields=["account", "provider_id"],
+                condition=Q(provider_id__isnull=False),
+                name="task_provider_id_once",
             ),
             models.CheckConstraint(
                 condition=Q(blocks_send=True, released_by="")
@@ -198,10 +233,12 @@ class ProviderTask(models.Model):
                 name="task_released_by_known",
             ),
             models.CheckConstraint(
-                condition=~Q(released_by=Release.STANDING) | Q(standing__isnull=False), name="task_standing_named"
+                condition=~Q(released_by=Release.STANDING) | Q(standing__isnull=False),
+                name="task_standing_named",
             ),
             models.CheckConstraint(
-                condition=Q(armed_at__isnull=True) ^ Q(send_not_after__isnull=False), name="task_armed_with_fence"
+                condition=Q(armed_at__isnull=True) ^ Q(send_not_after__isnull=False),
+                name="task_armed_with_fence",
             ),
         ]
         indexes = [

@@ -29,7 +29,10 @@ def evidence(answer: Answer | NoAnswer, *, secrets: tuple[str, ...]) -> dict[str
     kept: dict[str, Any] = {
         "status": answer.status,
         "headers": dict(redact_headers(answer.headers)),
-        "body": sanitise(redact_text(answer.body[:BODY_KEPT].decode("utf-8", "replace"), secrets=secrets), limit=BODY_KEPT),
+        "body": sanitise(
+            redact_text(answer.body[:BODY_KEPT].decode("utf-8", "replace"), secrets=secrets),
+            limit=BODY_KEPT,
+        ),
     }
     if isinstance(answer, NoAnswer):
         kept["broke"] = sanitise(answer.reason, limit=4000)
@@ -43,7 +46,10 @@ def _text(value: str, limit: int = 500) -> str:
 
 def _verdict(verdict: Verdict, *, at: datetime) -> dict[str, Any]:
     files = [{"url": file.url} if file.url else {"inline": True} for file in verdict.files]
-    common: dict[str, Any] = {"cost_poll": verdict.cost, "last_status": _text(verdict.status or verdict.outcome, 80)}
+    common: dict[str, Any] = {
+        "cost_poll": verdict.cost,
+        "last_status": _text(verdict.status or verdict.outcome, 80),
+    }
     if verdict.outcome == "completed":
         fetchable = bool(files or verdict.text.strip())
         return common | {
@@ -58,10 +64,20 @@ def _verdict(verdict: Verdict, *, at: datetime) -> dict[str, Any]:
 
 
 def of_submit(
-    task_id: Any, read: Accepted | Verdict | Refusal, *, at: datetime, limits: Limits, kept: dict[str, Any]
+    task_id: Any,
+    read: Accepted | Verdict | Refusal,
+    *,
+    at: datetime,
+    limits: Limits,
+    kept: dict[str, Any],
 ) -> Fact:
     """What a paid POST's answer, or its absence, means."""
-    base: dict[str, Any] = {"task_id": task_id, "at": at, "decides": True, "evidence": {"submit": kept}}
+    base: dict[str, Any] = {
+        "task_id": task_id,
+        "at": at,
+        "decides": True,
+        "evidence": {"submit": kept},
+    }
     poll_at = at + timedelta(seconds=limits.poll_interval_s)
     if isinstance(read, Accepted):
         return Fact(
@@ -69,7 +85,9 @@ def of_submit(
             last_status=_text(read.status, 80), data={"provider_id": read.provider_id[:200]},
         )  # fmt: skip
     if isinstance(read, Verdict):
-        return Fact(**base, provider_id=(read.provider_id or "")[:200] or None, **_verdict(read, at=at))
+        return Fact(
+            **base, provider_id=(read.provider_id or "")[:200] or None, **_verdict(read, at=at)
+        )
     base |= {
         "failure_class": read.failure, "failure_code": _text(read.code, 80), "failure_text": _text(read.reason),
         "failure_scope": read.scope, "wait_s": read.wait_s, "ours": read.ours, "target_stops": read.target_stops,
@@ -78,12 +96,22 @@ def of_submit(
     if read.charge is not Charge.NONE:
         return Fact(**base, kind="lost", lost=True, next_look_at=at)
     if read.failure is FailureClass.UNSENT:
-        return Fact(**base, kind="unsent", unsent=True, unsent_reason="fenced" if read.ours else "not_connected")
+        return Fact(
+            **base,
+            kind="unsent",
+            unsent=True,
+            unsent_reason="fenced" if read.ours else "not_connected",
+        )
     return Fact(**base, kind="refused", refusal_class=read.failure)
 
 
 def of_poll(
-    task: ProviderTask, read: Verdict | Running | PollTrouble, *, at: datetime, limits: Limits, kept: dict[str, Any]
+    task: ProviderTask,
+    read: Verdict | Running | PollTrouble,
+    *,
+    at: datetime,
+    limits: Limits,
+    kept: dict[str, Any],
 ) -> Fact:
     """What a poll told. Trouble is never a verdict: the id is kept and asked about again."""
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "polled": True}

@@ -9,12 +9,11 @@ from django.conf import settings
 from jobs import results
 from jobs.lane import LaneContext
 from jobs.lifecycle import claim
-from jobs.lifecycle.record import FileFact, Fact
+from jobs.lifecycle.record import Fact, FileFact
 from jobs.models import ProviderTask
 from providers import registry
 from providers.contract import FileRef, Kind, Verdict
 from providers.http import Downloaded, sanitise
-
 
 DOWNLOAD_DEADLINE_S = 120.0
 LEASE_S = 180.0
@@ -75,7 +74,9 @@ async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
     return list(read.files) if isinstance(read, Verdict) else []
 
 
-async def _one(lane: LaneContext, task: ProviderTask, position: int, ref: FileRef, *, text: bool) -> FileFact | str:
+async def _one(
+    lane: LaneContext, task: ProviderTask, position: int, ref: FileRef, *, text: bool
+) -> FileFact | str:
     if ref.data is not None:
         temporary = results.write_temporary(ref.data)
     elif ref.url is not None:

@@ -8,7 +8,7 @@ from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
 from jobs.stages import facts
 from providers import registry
-from providers.contract import NoAnswer, PollTrouble
+from providers.contract import Answer, NoAnswer, PollTrouble
 
 DEADLINE_S = 20.0
 LEASE_S = 45.0  # beyond the deadline and a recording: then another lane may ask
@@ -25,8 +25,10 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     provider = task.account.provider
     adapter, account = registry.adapter(provider), lane.accounts.get(provider)
     if account is None:
-        answer = NoAnswer(sent=False, reason="there is no key for this provider any more", ours=True)
-        headers = {}
+        answer: Answer | NoAnswer = NoAnswer(
+            sent=False, reason="there is no key for this provider any more", ours=True
+        )
+        headers: dict[str, str] = {}
     else:
         headers = dict(adapter.authorisation(account))
         answer = await lane.transport.read(
@@ -37,5 +39,9 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     except Exception as error:  # noqa: BLE001 - never a verdict
         read = PollTrouble(f"the answer could not be read: {error}", status=answer.status)
     return facts.of_poll(
-        task, read, at=await lane.now(), limits=lane.limits, kept=facts.evidence(answer, secrets=tuple(headers.values()))
+        task,
+        read,
+        at=await lane.now(),
+        limits=lane.limits,
+        kept=facts.evidence(answer, secrets=tuple(headers.values())),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q
 
@@ -45,7 +46,9 @@ def sweep(lane: LaneContext) -> set[int]:
 def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
     """Lost sends that are due, by provider, with what bounds each one's window."""
     now = lane.clock.now()
-    rows = claim.claim_due(column="next_look_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=now)
+    rows = claim.claim_due(
+        column="next_look_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=now
+    )
     by_provider: dict[str, list[LostSend]] = defaultdict(list)
     for task in rows:
         by_provider[task.account.provider].append(_lost_send(lane, task, now))
@@ -53,10 +56,14 @@ def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
 
 
 def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend:
-    assert task.armed_at is not None and task.send_not_after is not None  # noqa: S101, PT018  armed, by constraint
+    assert task.armed_at is not None and task.send_not_after is not None  # noqa: PT018  armed, by constraint
     deadline_s = task.call_deadline_s or 0.0
-    over = evidence.absence_from(send_not_after=task.send_not_after, deadline_s=deadline_s, lag_s=task.account.history_lag_s)
-    clear = SpoolHost.objects.filter(host=task.host).filter(Q(clear_at__gt=task.lost_at or now) | Q(declared_lost_at__isnull=False))
+    over = evidence.absence_from(
+        send_not_after=task.send_not_after, deadline_s=deadline_s, lag_s=task.account.history_lag_s
+    )
+    clear = SpoolHost.objects.filter(host=task.host).filter(
+        Q(clear_at__gt=task.lost_at or now) | Q(declared_lost_at__isnull=False)
+    )
     span = over - task.armed_at + 2 * timedelta(seconds=evidence.CLOCK_SKEW_S)
     alone = not (
         ProviderTask.objects.filter(
@@ -87,9 +94,17 @@ async def look(lane: LaneContext, provider: str, sends: Sequence[LostSend]) -> l
     facts = []
     for send in sends:
         due = at + timedelta(seconds=_look_interval_s(send, at, lane.limits.reconcile_interval_s))
-        base = {"task_id": send.task_id, "at": at, "looked": True}
+        base: dict[str, Any] = {"task_id": send.task_id, "at": at, "looked": True}
         if listing is None:
-            facts.append(Fact(**base, kind="", decides=True, next_look_at=due, absent_seen=send.absent_seen_at is not None))
+            facts.append(
+                Fact(
+                    **base,
+                    kind="",
+                    decides=True,
+                    next_look_at=due,
+                    absent_seen=send.absent_seen_at is not None,
+                )
+            )
             continue
         told = evidence.judge(send, listing)
         if told.finding is Finding.FOUND:
@@ -142,7 +157,9 @@ async def _listing(
         call = adapter.history(account, since=since, until=until, page=page)
         if call is None or page > MAX_PAGES:
             return None
-        answer = await lane.transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2)
+        answer = await lane.transport.read(
+            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2
+        )
         if not isinstance(answer, Answer):
             return None
         try:
@@ -171,7 +188,11 @@ def _linked(account_id: int) -> tuple[dict[str, datetime], Account]:
 
 def claim_receipts(lane: LaneContext, room: int) -> list[ProviderTask]:
     return claim.claim_due(
-        column="next_receipt_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=lane.clock.now()
+        column="next_receipt_at",
+        run_id=lane.run_id,
+        room=room,
+        lease_s=LEASE_S,
+        now=lane.clock.now(),
     )
 
 
@@ -180,13 +201,15 @@ async def receipt(lane: LaneContext, task: ProviderTask) -> Fact:
     provider = task.account.provider
     adapter, account = registry.adapter(provider), lane.accounts.get(provider)
     at = await lane.now()
-    base = {"task_id": task.pk, "at": at, "receipt_looked": True}
+    base: dict[str, Any] = {"task_id": task.pk, "at": at, "receipt_looked": True}
     last_chance = (task.failed_at or at) + timedelta(seconds=RECEIPTS_FOR_S)
     again = at + timedelta(seconds=RECEIPT_EVERY_S)
     call = adapter.receipt(account, task.provider_id or "") if account is not None else None
     if call is None or account is None:
         return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
-    answer = await lane.transport.read(call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1)
+    answer = await lane.transport.read(
+        call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+    )
     read = None
     if isinstance(answer, Answer):
         try:

@@ -37,7 +37,12 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
     """
     now = lane.clock.now()
     intents = claim.claim_sends(
-        run_id=lane.run_id, host=lane.host, room=room, fingerprints=lane.fingerprints, limits=lane.limits, now=now
+        run_id=lane.run_id,
+        host=lane.host,
+        room=room,
+        fingerprints=lane.fingerprints,
+        limits=lane.limits,
+        now=now,
     )
     if not intents:
         return [], []
@@ -46,11 +51,22 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
     deadline_s = lane.limits.post_deadline_s
     armed, fence = arm.arm(
         run_id=lane.run_id,
-        calls={i.task_id: (deadline_s, registry.adapter(i.target.provider).retention_s) for i in intents},
+        calls={
+            i.task_id: (deadline_s, registry.adapter(i.target.provider).retention_s)
+            for i in intents
+        },
         clock=lane.clock,
     )
     not_armed = [
-        Fact(task_id=i.task_id, at=now, kind="unsent", decides=True, unsent=True, unsent_reason="not_armed", ours=True)
+        Fact(
+            task_id=i.task_id,
+            at=now,
+            kind="unsent",
+            decides=True,
+            unsent=True,
+            unsent_reason="not_armed",
+            ours=True,
+        )
         for i in intents
         if i.task_id not in armed
     ]
@@ -71,7 +87,9 @@ def _request(intent: Intent, job: Job, lane: LaneContext) -> Request:
         kind=Kind(job.kind),
         prompt=job.prompt,
         params=job.params,
-        photos=[Photo(path=results.path_of(p.key), media_type=p.media_type) for p in job.photos.all()],
+        photos=[
+            Photo(path=results.path_of(p.key), media_type=p.media_type) for p in job.photos.all()
+        ],
         max_price=ceiling if ceiling > 0 else None,
     )
 
@@ -92,12 +110,16 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
         answer = send.sending.so_far("the worker was stopped", ours=True)
     except (OSError, ValueError) as error:
         # The request could not be built (a photo is gone): nothing left.
-        answer = NoAnswer(sent=send.sending.headers_started, reason=f"{type(error).__name__}: {error}", ours=True)
+        answer = NoAnswer(
+            sent=send.sending.headers_started, reason=f"{type(error).__name__}: {error}", ours=True
+        )
     at = await lane.now()
     try:
         read = adapter.read_submit(answer)
     except Exception as error:  # noqa: BLE001 - an answer we can't read may stand for a charge
-        read = Refusal(FailureClass.UNKNOWN, Charge.POSSIBLE, f"the answer could not be read: {error}")
+        read = Refusal(
+            FailureClass.UNKNOWN, Charge.POSSIBLE, f"the answer could not be read: {error}"
+        )
     kept = facts.evidence(answer, secrets=tuple(headers.values()))
     fact = facts.of_submit(send.intent.task_id, read, at=at, limits=lane.limits, kept=kept)
     free = isinstance(read, Refusal) and read.charge is Charge.NONE
@@ -110,4 +132,3 @@ def note_refusal(lane: LaneContext, send: Send, refusal: Refusal) -> None:
     providers.note_refusals(
         refusals=[(target.account_id, target.id, target.model, refusal)], now=lane.clock.now()
     )
-

@@ -87,6 +87,12 @@ def clock_time(at: datetime, *, day: bool = False) -> SafeString:
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), text)
 
 
+@register.simple_tag
+def until(at: datetime, now: datetime) -> SafeString:
+    """`until 14:05, in 12 min`, with the exact time on hover."""
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), display.until(at, now))
+
+
 @register.filter
 def duration(value: timedelta | float | None) -> str:
     if value is None:

@@ -33,52 +33,90 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("prompt", nargs="?", help="what to make")
-        parser.add_argument("--image", metavar="FILE", action="append", default=[], help="input photo; may be repeated")
+        parser.add_argument(
+            "--image",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help="input photo; may be repeated",
+        )
         parser.add_argument("--reference", default="", help="the customer's own reference")
         parser.add_argument("--tenant", default="", help="on whose behalf (short name)")
-        parser.add_argument("--target", default="", help="model or provider:model; commas make a route")
+        parser.add_argument(
+            "--target", default="", help="model or provider:model; commas make a route"
+        )
         parser.add_argument("--priority", default="0")
         parser.add_argument("--kind", default="image", choices=["image", "text"])
         parser.add_argument("--count", type=int, default=1, help="how many of the same")
-        parser.add_argument("--from", dest="file", metavar="FILE.csv", help="one job a line; columns: prompt, reference, …")
-        parser.add_argument("--wait", action="store_true", help="show progress and end when all jobs have ended")
-        parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
+        parser.add_argument(
+            "--from",
+            dest="file",
+            metavar="FILE.csv",
+            help="one job a line; columns: prompt, reference, …",
+        )
+        parser.add_argument(
+            "--wait", action="store_true", help="show progress and end when all jobs have ended"
+        )
+        parser.add_argument(
+            "--json", action="store_true", dest="as_json", help="print one JSON object"
+        )
 
     def handle(self, **options: Any) -> None:
         if bool(options["prompt"]) == bool(options["file"]):
-            raise CommandError(_("Give a prompt, or --from FILE.csv; not both."), returncode=EXIT_BAD_INPUT)
+            raise CommandError(
+                _("Give a prompt, or --from FILE.csv; not both."), returncode=EXIT_BAD_INPUT
+            )
         errors: list[InputError] = []
         try:
             tenant = _tenant(options["tenant"])
-            jobs = self._from_file(options, errors) if options["file"] else self._from_prompt(options)
+            jobs = (
+                self._from_file(options, errors) if options["file"] else self._from_prompt(options)
+            )
         except InputError as error:
             self._refuse([error], options)
         if not jobs:
             self._refuse(errors or [InputError("", _("There is nothing to make."))], options)
         label = Path(options["file"]).name if options["file"] else ""
-        batch = create.create_jobs(jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label)
+        batch = create.create_jobs(
+            jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label
+        )
         if not options["as_json"]:
             for error in errors:
                 self.stderr.write(str(error))
-            self.stdout.write(_("%(n)s jobs created (batch %(b)s).") % {"n": len(jobs), "b": batch.pk})
+            self.stdout.write(
+                _("%(n)s jobs created (batch %(b)s).") % {"n": len(jobs), "b": batch.pk}
+            )
         if options["wait"]:
             _wait(batch, len(jobs), quiet=options["as_json"])
-        rows = [_plain(job) for job in batch.jobs.select_related("delivered", "target").order_by("pk")]
-        if options["as_json"]:
-            problems = [{"line": e.line, "field": e.field, "message": str(e.message)} for e in errors]
-            self.stdout.write(json.dumps({"batch": batch.pk, "jobs": rows, "refused": problems}, ensure_ascii=False))
-        elif options["wait"]:
-            for row in rows:
-                self.stdout.write(f"#{row['id']}  {row['state']:<10} {row['file'] or row['reason']}")
+        rows = [
+            _plain(job) for job in batch.jobs.select_related("delivered", "target").order_by("pk")
+        ]
+        self._tell(batch, rows, errors, options)
         if options["wait"] and any(row["state"] != JobState.SUCCEEDED for row in rows):
             sys.exit(EXIT_NOT_ALL)
         if errors:
             sys.exit(EXIT_BAD_INPUT)
 
+    def _tell(
+        self,
+        batch: Batch,
+        rows: list[dict[str, Any]],
+        errors: list[InputError],
+        options: dict[str, Any],
+    ) -> None:
+        if options["as_json"]:
+            told = {"batch": batch.pk, "jobs": rows, "refused": _problems(errors)}
+            self.stdout.write(json.dumps(told, ensure_ascii=False))
+        elif options["wait"]:
+            for row in rows:
+                self.stdout.write(
+                    f"#{row['id']}  {row['state']:<10} {row['file'] or row['reason']}"
+                )
+
     def _refuse(self, errors: list[InputError], options: dict[str, Any]) -> None:
         if options["as_json"]:
-            problems = [{"line": e.line, "field": e.field, "message": str(e.message)} for e in errors]
-            self.stdout.write(json.dumps({"batch": None, "jobs": [], "refused": problems}, ensure_ascii=False))
+            told = {"batch": None, "jobs": [], "refused": _problems(errors)}
+            self.stdout.write(json.dumps(told, ensure_ascii=False))
             sys.exit(EXIT_BAD_INPUT)
         raise CommandError("\n".join(str(error) for error in errors), returncode=EXIT_BAD_INPUT)
 
@@ -102,7 +140,10 @@ class Command(BaseCommand):
         try:
             file = path.open("rb")
         except OSError as error:
-            raise InputError("from", _("%(path)s can't be read: %(why)s.") % {"path": path, "why": error.strerror}) from error
+            raise InputError(
+                "from",
+                _("%(path)s can't be read: %(why)s.") % {"path": path, "why": error.strerror},
+            ) from error
         with file:
             rows, refused = prompt_files.read_csv(file)
         errors += refused
@@ -112,7 +153,9 @@ class Command(BaseCommand):
             try:
                 name = row.target or options["target"]
                 if name not in routes_of:
-                    routes_of[name] = routes.resolve([part for part in name.split(",") if part.strip()])
+                    routes_of[name] = routes.resolve(
+                        [part for part in name.split(",") if part.strip()]
+                    )
                 jobs.append(
                     NewJob(
                         prompt=row.prompt, route=routes_of[name], kind=row.kind or Kind(options["kind"]),
@@ -136,14 +179,25 @@ def _tenant(slug: str) -> Tenant:
         return create.default_tenant()
     tenant = Tenant.objects.filter(slug=slug).first()
     if tenant is None:
-        known = ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True)[:20]) or create.DEFAULT_TENANT
-        raise InputError("tenant", _("“%(slug)s” is not a tenant. There are: %(known)s.") % {"slug": slug, "known": known})
+        known = (
+            ", ".join(Tenant.objects.order_by("slug").values_list("slug", flat=True)[:20])
+            or create.DEFAULT_TENANT
+        )
+        raise InputError(
+            "tenant",
+            _("“%(slug)s” is not a tenant. There are: %(known)s.") % {"slug": slug, "known": known},
+        )
     return tenant
 
 
 def _wait(batch: Batch, total: int, *, quiet: bool) -> None:
     console = Console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(_("generating"), total=total)
         while True:
@@ -166,3 +220,7 @@ def _plain(job: Job) -> dict[str, Any]:
         "cost": str(task.cost) if task is not None and task.cost is not None else None,
         "currency": task.currency if task is not None else "",
     }
+
+
+def _problems(errors: list[InputError]) -> list[dict[str, Any]]:
+    return [{"line": e.line, "field": e.field, "message": str(e.message)} for e in errors]
