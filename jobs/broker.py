@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import psycopg
+from django.conf import settings
 from django.db import Error, connections, transaction
 from django.utils import timezone
 from django_q.brokers.orm import ORM
@@ -23,6 +24,7 @@ from jobs.lifeline import lifeline
 logger = logging.getLogger(__name__)
 
 CHANNEL = "desk_queue"
+USING = "default"  # the queue lives with the work; a system check holds the setting to it
 
 
 class NotifyingBroker(ORM):
@@ -34,9 +36,9 @@ class NotifyingBroker(ORM):
 
     def enqueue(self, task: str) -> int:
         """The message's number. Inside a transaction both the message and the wake-up wait for the commit."""
-        with transaction.atomic(using=Conf.ORM):
-            number: int = super().enqueue(task)
-            with connections[Conf.ORM].cursor() as cursor:
+        with transaction.atomic(using=USING):
+            number: int = super().enqueue(task)  # type: ignore[no-untyped-call]
+            with connections[USING].cursor() as cursor:
                 cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
         return number
 
@@ -53,25 +55,26 @@ class NotifyingBroker(ORM):
             self._listen()
             if found := self._pop():
                 return found
-            self._wait(Conf.POLL)
+            self._wait(float(settings.Q_CLUSTER["poll"]))
         except (Error, psycopg.Error, OSError) as error:
             # A restarting server: django-q2's own way is to give up the process after 10 s.
             logger.warning("queue.no_database %s", error)
             self._hang_up()
-            lifeline.wait(Conf.POLL)
+            lifeline.wait(float(settings.Q_CLUSTER["poll"]))
         return None
 
     def _pop(self) -> list[tuple[int, str]]:
         queue = self.get_connection()
-        with transaction.atomic(using=Conf.ORM):
+        with transaction.atomic(using=USING):
             found = list(
                 queue.filter(key=self.list_key, lock__lte=timezone.now())
                 .order_by("pk")
                 .select_for_update(skip_locked=True)[: Conf.BULK]
             )
             numbers = [message.pk for message in found]
+            until = self.timeout(None)  # type: ignore[no-untyped-call]
             if numbers:
-                OrmQ.objects.using(Conf.ORM).filter(pk__in=numbers).update(lock=self.timeout(None))
+                OrmQ.objects.using(USING).filter(pk__in=numbers).update(lock=until)
         return [(message.pk, message.payload) for message in found]
 
     def _listen(self) -> None:

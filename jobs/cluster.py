@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 import django_q.cluster
+from django.conf import settings
 from django.db import connections
 from django_q.cluster import Cluster, Sentinel
 from django_q.conf import Conf
@@ -49,6 +50,8 @@ def crash(reason: str, *arguments: object) -> None:
 class LaneCluster(Cluster):
     """Runs in main. A signal only pulls the lifeline; `wait` sees the end."""
 
+    sentinel: Any
+
     def __init__(self) -> None:
         # Inherited locks need fork, which newer Pythons do not choose by themselves.
         multiprocessing.set_start_method("fork", force=True)
@@ -57,13 +60,13 @@ class LaneCluster(Cluster):
 
     def start(self) -> int:
         connections.close_all()
-        django_q.cluster.Sentinel = LaneSentinel
+        django_q.cluster.Sentinel = LaneSentinel  # type: ignore[misc]
         try:
             pid: int = super().start()
         except RuntimeError:  # the sentinel ended before it stood
             if not lifeline.pulled():
                 raise
-            pid = self.pid
+            return os.getpid()
         return pid
 
     def sig_handler(self, signum: int, frame: FrameType | None) -> None:
@@ -97,12 +100,15 @@ class LaneCluster(Cluster):
 class LaneSentinel(Sentinel):
     """Runs between main and the workers."""
 
+    monitor: Any
+    pusher: Any
+
     def start(self) -> None:
         # Children inherit both. A worker takes SIGTERM for itself while it runs a lane.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            super().start()
+            super().start()  # type: ignore[no-untyped-call]
         except BaseException:
             # Python's own way out would send SIGTERM to children that ignore it, and wait for them.
             logger.exception("cluster.sentinel_failed")
@@ -116,7 +122,7 @@ class LaneSentinel(Sentinel):
     def guard(self) -> None:
         """Look after the processes until the lifeline is pulled."""
         self.start_event.set()
-        cycle_s = Conf.GUARD_CYCLE
+        cycle_s = float(settings.Q_CLUSTER["guard_cycle"])
         since_scheduler_s = 0.0
         while not lifeline.wait(cycle_s):
             _limit(_GUARD_LIMIT_S)
@@ -163,7 +169,7 @@ class LaneSentinel(Sentinel):
             # Past its time, and a lane treats the stock SIGTERM as a wish to drain.
             process.kill()
             process.join()
-        super().reincarnate(process)
+        super().reincarnate(process)  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Wait for the busy workers, within bounds; then end everything, this process included."""

@@ -237,6 +237,9 @@ REASONS: Mapping[str, Words] = {
 }
 
 
+_CASE_KINDS = frozenset(kind.value for kind in CaseKind)
+
+
 def provider_look(state: str) -> Look:
     """ "" (no row yet) and words unknown here are "unknown yet"."""
     return PROVIDER_STATES.get(state, _UNKNOWN_YET)
@@ -252,7 +255,7 @@ def reason(constant: str) -> str:
     """A constant of a row or an event in words; "" stays "". A name unknown here is shown as it is."""
     if constant in REASONS:
         return str(REASONS[constant])
-    if constant in CaseKind:
+    if constant in _CASE_KINDS:
         return str(Case.Kind(constant).label)
     return constant.replace("_", " ") if constant.islower() and " " not in constant else constant
 

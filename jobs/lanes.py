@@ -51,7 +51,8 @@ def alive(now: datetime) -> QuerySet[Lane]:
 
 def live_runs(now: datetime) -> set[UUID]:
     """The ids of all runs that are alive."""
-    return set(alive(now).values_list("run_id", flat=True))
+    runs = alive(now).values_list("run_id", flat=True)
+    return {run_id for run_id in runs if run_id is not None}
 
 
 def ensure_slots(count: int) -> None:

@@ -17,9 +17,9 @@ from datetime import timedelta
 from types import FrameType
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import Error, close_old_connections, connections
 from django.dispatch import receiver
-from django_q.conf import Conf
 from django_q.models import Failure
 from django_q.signals import post_spawn
 
@@ -94,7 +94,10 @@ def wake_after_a_death(**_kwargs: object) -> None:
 
 async def _run_slice(held: lanes.Held) -> None:
     stop = asyncio.Event()
-    beside = [asyncio.create_task(_hand_over(held, stop)), asyncio.create_task(_replace_dead_lanes())]
+    beside = [
+        asyncio.create_task(_hand_over(held, stop)),
+        asyncio.create_task(_replace_dead_lanes()),
+    ]
     try:
         with _told_to_stop(asyncio.get_running_loop(), stop):
             await engine.run_slice(held, stop=stop)
@@ -174,7 +177,7 @@ def _outliving_the_sentinel() -> Iterator[None]:
 @contextlib.contextmanager
 def _ended_by_force() -> Iterator[None]:
     """A lane that hangs where no signal handler runs (C code) ends after the queue's timeout, traceback on stderr."""
-    _force_after(float(Conf.TIMEOUT or 600) + 1)
+    _force_after(float(settings.Q_CLUSTER["timeout"]) + 1)
     try:
         yield
     finally:

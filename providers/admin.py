@@ -40,7 +40,15 @@ class ReadOnly(NoDelete):
 
 @admin.register(Account)
 class AccountAdmin(NoDelete):
-    list_display = ("name_cell", "label", "exclusive", "echoes_id", "history_lag_s", "balance_cell", "created_at")
+    list_display = (
+        "name_cell",
+        "label",
+        "exclusive",
+        "echoes_id",
+        "history_lag_s",
+        "balance_cell",
+        "created_at",
+    )
     list_display_links = ("name_cell",)
     ordering = ("provider", "pk")
     fields = (
@@ -57,7 +65,11 @@ class AccountAdmin(NoDelete):
 
     @admin.display(description=_("account"))
     def name_cell(self, account: Account) -> SafeString:
-        return format_html('<bdi>{}</bdi> <bdi class="mono ltr">{}</bdi>', account.provider.title(), account.fingerprint)
+        return format_html(
+            '<bdi>{}</bdi> <bdi class="mono ltr">{}</bdi>',
+            account.provider.title(),
+            account.fingerprint,
+        )
 
     @admin.display(description=_("balance"))
     def balance_cell(self, account: Account) -> str:
@@ -73,11 +85,25 @@ class TargetAdmin(NoDelete):
     list_filter = ("provider", "kind", "enabled")
     search_fields = ("model",)
     ordering = ("provider", "model")
-    fields = ("provider", "model", "kind", "price", "currency", "max_in_flight", "enabled", "capabilities", "stopped_reason")
+    fields = (
+        "provider",
+        "model",
+        "kind",
+        "price",
+        "currency",
+        "max_in_flight",
+        "enabled",
+        "capabilities",
+        "stopped_reason",
+    )
     actions = ("open_again",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("provider", "model", "kind", "currency", "stopped_reason") if obj else ("stopped_reason",)
+        return (
+            ("provider", "model", "kind", "currency", "stopped_reason")
+            if obj
+            else ("stopped_reason",)
+        )
 
     @admin.display(description=_("target"))
     def name_cell(self, target: Target) -> SafeString:
@@ -111,7 +137,9 @@ class ProviderStateAdmin(ReadOnly):
     @admin.display(description=_("provider"))
     def account_cell(self, state: ProviderState) -> SafeString:
         return format_html(
-            '<bdi>{}</bdi> <bdi class="mono ltr">…{}</bdi>', state.account.provider.title(), state.account.fingerprint[-6:]
+            '<bdi>{}</bdi> <bdi class="mono ltr">…{}</bdi>',
+            state.account.provider.title(),
+            state.account.fingerprint[-6:],
         )
 
     @admin.display(description=_("model"))
@@ -122,7 +150,9 @@ class ProviderStateAdmin(ReadOnly):
 
     @admin.display(description=_("state"))
     def state_cell(self, state: ProviderState) -> SafeString:
-        return SafeString(render_to_string("desk/provider_state.html", {"state": state, "now": timezone.now()}))
+        return SafeString(
+            render_to_string("desk/provider_state.html", {"state": state, "now": timezone.now()})
+        )
 
 
 @admin.register(QuotaWindow)

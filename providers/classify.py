@@ -66,6 +66,11 @@ class Rules:
 
 GENERIC = Rules()
 
+# Machine words that their own sentence belies.
+_SURE_CODES: Mapping[str, Meaning] = {
+    "throttling.allocationquota": Meaning(_RATE, free=True),  # tokens per minute
+    "throttling.ratequota": Meaning(_RATE, free=True),
+}
 _PLAIN_CODES: Mapping[str, Meaning] = {
     "invalid_request_error": Meaning(_REJECTED, free=True),
     "invalid_request": Meaning(_REJECTED, free=True),
@@ -146,8 +151,12 @@ def _meaning(evidence: Evidence, rules: Rules, wait_s: float | None) -> Meaning:
     if good and evidence.json and not evidence.error:
         return Meaning(_UNKNOWN)
     for word in evidence.codes:
-        if word in rules.sure:
-            return rules.sure[word]
+        meaning = rules.sure.get(word) or _SURE_CODES.get(word)
+        # Under a 5xx a gateway tells of its own key, or of an upstream's: nothing that this account could cure.
+        if meaning is not None and not (
+            evidence.status >= 500 and meaning.failure is _UNAUTHORIZED
+        ):
+            return meaning
     status = _inner_status(evidence)
     for found in (
         _of_words(evidence, status, wait_s),
@@ -205,7 +214,7 @@ def _of_words(evidence: Evidence, status: int, wait_s: float | None) -> Meaning 
     if not evidence.json and evidence.status >= 500 and say.EDGE_WORDS.search(said):
         return Meaning(_UNKNOWN)
     if status < 500 and status not in _OUTCOME_OPEN:
-        return _of_caller_words(said, status)
+        return _of_caller_words(evidence, status)
     return None
 
 
@@ -250,15 +259,16 @@ def _of_limits(evidence: Evidence, status: int, wait_s: float | None) -> Meaning
     return Meaning(_RATE, free=True)
 
 
-def _of_caller_words(said: str, status: int) -> Meaning | None:
-    free = status not in _CONFLICTING
-    if status == 401:
+def _of_caller_words(evidence: Evidence, status: int) -> Meaning | None:
+    said = evidence.said
+    free = evidence.status < 500 and status not in _CONFLICTING
+    if status == 401 and evidence.status < 500:
         return Meaning(_UNAUTHORIZED, free=True)
     if say.WRONG_TARGET.search(said):
         return Meaning(_REJECTED, free=free, target_stops=not say.ONE_JOBS_OWN.search(said))
-    if say.UNAUTHORIZED.search(said):
+    if say.UNAUTHORIZED.search(said) and evidence.status < 500:
         return Meaning(_UNAUTHORIZED, free=free)
-    if status >= 300:
+    if evidence.status >= 300 or status in _REFUSING:
         return None
     if say.TIMEOUT.search(said) or say.FAULT.search(said):
         return Meaning(_DOWN)
@@ -285,7 +295,8 @@ def _of_status(evidence: Evidence, status: int) -> Meaning | None:
     if status in _MOVED:
         return Meaning(_REJECTED, free=True, target_stops=True)
     if status == 401:
-        return Meaning(_UNAUTHORIZED, free=True)
+        inner = evidence.status >= 500
+        return Meaning(_DOWN) if inner else Meaning(_UNAUTHORIZED, free=True)
     if status == 402:
         return Meaning(_QUOTA, free=True)
     if status in _REFUSING:

@@ -20,6 +20,7 @@ _LOOK_BYTES = 256 * 1024  # error bodies are small; a larger body is judged by i
 _LITERAL_BYTES = 20_000
 _DEPTH = 12
 _LEAVES = 400
+_LONGEST_SAID = 20_000
 
 
 def _names(listed: str) -> frozenset[str]:
@@ -136,7 +137,7 @@ def read(answer: Answer) -> Evidence:
     elif not gathered.sentences and not gathered.codes:
         gathered.sentences.extend(_strings(documents))
     sentences = list(dict.fromkeys(part.strip() for part in gathered.sentences if part.strip()))
-    said = " | ".join(fold(part) for part in (*gathered.codes, *sentences))
+    said = " | ".join(fold(part) for part in (*gathered.codes, *sentences))[:_LONGEST_SAID]
     first = documents[0] if documents else None
     return Evidence(
         status=answer.status,
@@ -144,11 +145,11 @@ def read(answer: Answer) -> Evidence:
         inner=gathered.inner,
         codes=tuple(dict.fromkeys(code.lower() for code in gathered.codes)),
         said=said,
-        raw=" | ".join(sentences),
+        raw=" | ".join(sentences)[:_LONGEST_SAID],
         page=page,
         json=is_json,
         error=any(_speaks_of_error(document) for document in documents),
-        started=stream or _names_a_task(first),
+        started=stream or (answer.status < 300 and _names_a_task(first)),
         document=documents[0] if len(documents) == 1 else documents or None,
     )
 
@@ -256,7 +257,7 @@ def _speaks_of_error(document: Any) -> bool:
         ):
             return True
         if (
-            folded in ("response", "data", "output")
+            folded in ("response", "data", "output", "baseresp", "meta")
             and isinstance(value, dict)
             and _speaks_of_error(value)
         ):

@@ -22,7 +22,7 @@ NEVER_FITS = _any(
     r"too many (?:input |prompt )?tokens in (?:the |your )?(?:request|prompt|input)",
     r"exceed\w*[^|]{0,20}(?:model|context|input|prompt)[^|]{0,12} (?:token )?limit",
     r"(?:payload|entity|body|content|file|image|upload|picture|photo|attachment|header fields?)s? (?:is |are )?too (?:large|big)",
-    r"exceed\w*[^|]{0,30}(?:size|length|bytes|\bmb\b|pixels|characters|resolution|dimensions?)\b",
+    r"exceed\w*[^|]{0,30}(?:(?<!usage )size|length|bytes|\bmb\b|pixels|characters|resolution|dimensions?)\b",
     r"larger than (?:the )?(?:maximum|limit|allowed)|max tokens is too large|extra usage is required",
     r"上下文(?:长度|窗口)|(?:长度|大小|字数)[^|]{0,12}(?:超|过长|过大)|超(?:出|过)[^|]{0,12}(?:长度|大小|字数|上下文)|(?:输入|内容|文本|提示词)过长|(?:文件|图片)过大",
     r"слишком (?:длинн|больш(?:ой|ая|ое) (?:запрос|файл|изображ|размер|объ[её]м))|(?:запрос|файл|текст|промпт|изображение|картинка) слишком больш",
@@ -35,9 +35,9 @@ NEVER_FITS = _any(
 MODERATION = _any(
     r"content (?:policy|policies|filter|moderation|safety|guideline|violation|restriction|is not allowed|not allowed|blocked|rejected)",
     r"safety (?:system|filter|setting|check|polic|guideline|reason|violation)|image safety|(?:blocked|rejected|refused) (?:by|for|due to) (?:our )?safety",
-    r"moderat(?:ion|ed)|sensitive (?:content|word|information|data|topic)|flagged (?:by|as|for)|\bnsfw\b|inappropriate|harmful content",
+    r"moderat(?:ion|ed)|sensitive (?:content|word|information|data|topic|material|image)|\b(?:input|output|new|text) (?:new )?sensitive\b|flagged (?:by|as|for)|\bnsfw\b|inappropriate|harmful content",
     r"violat\w*[^|]{0,40}(?:polic|guideline|terms|rules)|against (?:our|the) (?:content |usage )?(?:polic|guideline|rules)",
-    r"responsible ai|data inspection failed|risk control|prohibited (?:content|use|word)|blocked (?:words?|terms?|prompt|content)|recitation|policy violation|usage polic",
+    r"generated (?:image|content|output|picture|video)s? (?:was|were|is|are|has been|have been) (?:blocked|filtered|rejected|flagged|removed)|responsible ai|data inspection failed|risk control|prohibited (?:content|use|word)|blocked (?:words?|terms?|prompt|content)|recitation|policy violation|usage polic",
     r"(?:public|well known) (?:figure|person)|copyright(?:ed)? (?:content|material|restrict)|likeness",
     r"敏感|违规|违禁|审核(?:未|不)|内容(?:审核|安全|不合规|违)|不合规|不当内容|不安全|色情|安全(?:系统|策略|过滤|审核)|风控",
     r"модерац|политик\w+ (?:контент|безопас|использ)|запрещ[её]нн\w+ (?:контент|содерж|тем|слов)|(?:недопустим|неприемлем)\w+ (?:контент|содерж|материал)|нарушает (?:правила|политик)|цензур|фильтр\w* (?:контент|безопас)",
@@ -49,7 +49,7 @@ MODERATION = _any(
 AFTER_DRAWING = _any(
     r"generated (?:image|content|output|result|picture|media)s?|moderation blocked|image safety|partial (?:image|result|output)",
     r"outputs? (?:image|content|was|were|has|have|is|are|may|data|moderation|filter|safety|blocked|flagged)|output$|\| output",
-    r"(?:image|result|response|output|completion|picture|video)s? (?:was|were|has been|have been|is|are) (?:blocked|filtered|flagged|rejected|removed|withheld|suppressed)",
+    r"(?:image|result|response|output|completion|picture|video)s? (?:was|were|has been|have been|is|are) (?:blocked|filtered|flagged|rejected|removed|withheld|suppressed)(?! (?:due to|because of) (?:the|your) prompt)",
     r"no (?:images?|media|output|result)s? (?:was|were|has been|have been|could be)? ?(?:generated|returned|produced)|no (?:media|image) generated|finish reason|after generation|recitation",
     r"生成(?:的|后)?的?(?:图|内容|结果|视频)|输出(?:内容|图)|сгенерированн|результат\w* генерац|готов\w+ изображ|تولید شده|生成された|생성된",
 )
@@ -57,7 +57,7 @@ AFTER_DRAWING = _any(
 # Money: balance, credit, spending caps, arrears.
 _MONEY_NOUN = r"(?:balance|credits?|funds?|quota|tokens?|points?|coins?|money|resource package|tokens? balance)"
 MONEY = _any(
-    rf"insufficient[^|]{{0,40}}\b{_MONEY_NOUN}\b|not (?:have )?enough (?:\w+ ){{0,3}}{_MONEY_NOUN}\b",
+    rf"insufficient[^|]{{0,40}}\b{_MONEY_NOUN}\b|(?:not|n't) (?:have )?enough (?:\w+ ){{0,3}}{_MONEY_NOUN}\b",
     r"(?:balance|credits?|funds)\b[^|]{0,25}(?:too low|insufficient|exhaust|deplet|used up|not enough|not sufficient|is empty|negative|run out|ran out|below|expired|less than|limit reached)",
     r"(?:exhausted|depleted|used up|used all|consumed|no|zero|out of|lack of|lacks?)(?: of)? (?:your |the |all |any |more |sufficient )*(?:available |remaining |prepaid |account |free |monthly |included |api |more )*(?:balance|credits?|funds)\b(?! card)",
     r"\barrear|can only afford|requires more credits|past due|overdue|payment required|unpaid|outstanding (?:invoice|balance|payment)|payment (?:failed|declined|is due)",
@@ -83,11 +83,11 @@ MONEY_ADVICE = _any(
 # A cap on use whose length is not told: beaten by a short explicit wait.
 CAP = _any(
     r"quota (?:limit )?(?:has been |was |is )?(?:exceed|exhaust|reached|used|hit|finished|consumed)|(?:current|usage|monthly|weekly|daily|project|free|your|account|user) quota",
-    r"exceed\w*[^|]{0,40}\bquota|exhaust\w* (?:your|the|all|its|this|daily|monthly)[^|]{0,30}\bquota|reached[^|]{0,40}\bquota|out of quota|over quota|no quota|quota (?:not enough|insufficient)|limit: ?0(?![.\d])",
-    r"usage limits?|usage cap|fair (?:use|usage)|free (?:tier|plan|usage)[^|]{0,25}(?:limit|exceed|exhaust|reached|used)",
+    r"exceed\w*[^|]{0,40}\bquota|exhaust\w* (?:your|the|all|its|this|daily|monthly)[^|]{0,30}\bquota|reached[^|]{0,40}\bquota|out of (?:\w+ ){0,3}quota|(?:run|ran|running) out of (?:\w+ ){0,3}(?:generations|requests|images|messages|calls|uses|tokens|units)|no (?:remaining|more|free|available) (?:\w+ )?(?:generations|requests|images|messages|calls|uses|units)\b(?! are)|over quota|no quota|quota (?:not enough|insufficient)|limit: ?0(?![.\d])",
+    r"usage limits?|usage cap|fair (?:use|usage)|free (?:tier|plan|usage|trial|quota)[^|]{0,45}(?:limit|exceed|exhaust|reached|used)",
     r"(?:plan|subscription|tier|account|key|credit|monthly|weekly|daily|hourly|session|images?|generations?|allocat\w+|allowance|trial|account's)\s?(?:usage |request |token |image |generation |message )*(?:limit|cap|allowance|allotment)s? ?(?:has |have )?(?:been |was |is |are )?(?:reached|exceed|exhaust|hit|used)",
     r"(?:reached|hit|exceed\w*|exhaust\w*|used up|used all)[^|]{0,30}(?:monthly|weekly|daily|plan|usage|session|free|image|generation|allocat\w+|subscription)[^|]{0,25}(?:limit|cap|quota|allowance|requests|messages|images|generations)",
-    r"limit exhausted|allowance[^|]{0,15}(?:used|exceed|exhaust)|maximum (?:number of )?(?:monthly|daily|weekly)",
+    r"limit exhausted|(?:set|inference|consumption|expense|cost) limit|allowance[^|]{0,15}(?:used|exceed|exhaust)|maximum (?:number of )?(?:monthly|daily|weekly)",
     r"квот|лимит\w*[^|]{0,30}(?:исчерпан|израсходован|достигнут)|исчерпан\w*[^|]{0,20}лимит|лимит (?:расход|использован|ключа|токенов|тариф|генерац)",
     r"(?:额度|限额|配额|用量|使用上限|次数)[^|]{0,15}(?:超|达|已|上限|用)|(?:超|达到|已达)[^|]{0,15}(?:额度|限额|配额|用量|使用上限|次数上限)",
     r"سهمیه|سقف[^|]{0,20}(?:مصرف|استفاده|مجاز)|(?:محدودیت|حد)[^|]{0,15}(?:مصرف|استفاده)|الحصة|حصتك|حد الاستخدام",
@@ -96,7 +96,7 @@ CAP = _any(
 
 # The window of a limit, where one is told: long ones are quotas, short ones are speed.
 LONG_WINDOW = _any(
-    r"(?:per|each|every|a|/) ?(?:model )?(?:day|week|month|year)\b|\b(?:daily|weekly|monthly|yearly|annual)\b|\b(?:rpd|tpd|ipd)\b|\b24 ?h(?:ours?|rs?)?\b|billing (?:cycle|period)",
+    r"(?:\b(?:per|each|every|a) (?:model )?(?:per )?|/ ?)(?:calendar )?(?:day|week|month|year)\b|\b(?:daily|weekly|monthly|yearly|annual)\b|\b(?:rpd|tpd|ipd)\b|\b24 ?h(?:ours?|rs?)?\b|billing (?:cycle|period)",
     r"(?:this|next|for the|until) (?:day|week|month|cycle)|\btoday\b|\btomorrow\b|\b(?:[2-9]|1\d|2[0-4]) ?hours? (?:window|limit|usage|period|quota|session)|per (?:[2-9]|1\d|2[0-4]) hours|session (?:usage )?limit",
     r"(?:в|за|на) (?:день|сутки|неделю|месяц|год)|(?:суточн|дневн|недельн|месячн|ежедневн|еженедельн|ежемесячн)|сегодня",
     r"每(?:日|天|周|月|年)|[今当本](?:日|天|周|月)|日(?:限额|配额|额度|上限)|月(?:限额|配额|额度)|周(?:限额|额度)",
@@ -104,14 +104,14 @@ LONG_WINDOW = _any(
     r"1日(?:あたり|の)|日次|月次|月間|日間|하루|일일|월간|주간|diari[oa]|mensual|semanal|mensal|täglich|monatlich|wöchentlich|quotidien|journali|mensuel|hebdomadaire|günlük|aylık|haftalık",
 )
 SHORT_WINDOW = _any(
-    r"(?:per|each|every|a|/) ?(?:seconds?|secs?|s|minutes?|mins?|m|hours?|hr)\b|\b(?:rpm|tpm|rps|qps|ipm|qpm|tps)\b|\d+ ?s(?:ec|econds?)? window",
+    r"\b(?:per|each|every|a) (?:second|sec|minute|min|hour|hr)\b|/ ?(?:seconds?|secs?|s|minutes?|mins?|m|hours?|hr?)\b|\b(?:minute|second)ly\b|\b(?:rpm|tpm|rps|qps|ipm|qpm|tps)\b|\d+ ?s(?:ec|econds?)? window",
     r"concurren|simultaneous|in parallel|parallel (?:request|call|job|task|generation)|at (?:the same|one|a) time|\bburst\b|in progress|(?:running|active|pending|ongoing) (?:jobs?|tasks?|requests?|generations?|predictions?)",
     r"(?:в|за) (?:секунду|минуту|час)|одновременн|параллельн|每(?:秒|分钟|分|小时)|并发|同时|(?:در|هر) (?:دقیقه|ثانیه|ساعت)|همزمان|هم زمان|متزامن|في الدقیقة|同時|동시|1分",
 )
 
 # Too fast.
 RATE = _any(
-    r"rate ?limit|rate quota|too many (?:requests?|tokens|connections?|calls|images|concurrent|attempts|queries|jobs|tasks|generations|messages|pending|parallel|simultaneous|running|active)|throttl",
+    r"rate ?limit|rate quota|too many (?:requests?|tokens|connections?|calls|concurrent|attempts|queries|jobs|tasks|generations|pending|parallel|simultaneous|running|active)|throttl",
     r"(?:request|call)s?'? (?:rate|frequency|limit)|slow(?:ing)? down|resource(?:s)?(?: has been| have been)? exhausted|exceed\w*[^|]{0,40}(?:\brate\b|requests?\b|calls per|frequency|concurren)|reduce (?:the |your )?(?:request )?(?:rate|frequency)",
     r"too (?:frequent|fast|quick)|rate increased|error code: 1015|please wait before|flood|retry later: rate|limit reached for|requests? (?:per|limit) |concurren\w*[^|]{0,30}(?:limit|exceed|reached|max)|(?:limit|exceed|reached|max)\w*[^|]{0,30}concurren",
     r"频率|频次|限流|限速|流控|过于频繁|太频繁|频繁|请求(?:数|量)?过(?:多|快)|请求太多|速率|并发[^|]{0,12}(?:超|过|达|上限|限制)|(?:超|达到)[^|]{0,12}并发|(?:rpm|tpm|qps)[^|]{0,10}(?:限制|超|上限)",
@@ -133,19 +133,19 @@ NOT_IN_PLAN = _any(
 OVERLOAD = _any(
     r"overload|over ?capacity|at (?:full |max(?:imum)? )?capacity|capacity (?:is |has been |was )?(?:exceed|reached|exhaust|limit|constrain|full)|(?:no|insufficient|not enough|out of|lack of|limited|low|without)(?: \w+){0,3} capacity|capacity (?:not |un)available",
     r"high (?:demand|load|volume|traffic)|heavy (?:load|traffic|demand|usage)|peak (?:load|time|hours)|too busy|\b(?:is|are|currently|server|system|service|model|engine|all (?:workers|channels|gpus)) (?:currently |too |very |all )?busy|busy (?:now|at the moment|right now|,? ?(?:please )?(?:try|retry))|saturat",
-    r"\b(?:is|are|still)(?: currently| still)? (?:loading|starting up|starting|warming up|warming|being loaded|booting|spinning up|not (?:ready|loaded) yet)|model[^|]{0,40} loading|cold start|warming up|scaling up|not yet ready",
+    r"\b(?:is|are|still)(?: currently| still)? (?:loading|starting up|starting|warming up|warming|being loaded|booting|spinning up|not (?:ready|loaded) yet)|model[^|]{0,40} loading|cold start|warming up|scaling up|not yet ready|not ready (?:for|to)\b",
     r"no (?:available|free|idle|live|usable|active)[^|]{0,25}(?:channel|provider|instance|worker|server|upstream|gpu|deployment|node|machine|slot|account|resource|endpoint|replica)|no (?:channel|provider|worker|instance|gpu|deployment|node|machine|slot|replica)s?[^|]{0,40}(?:available|free|online|ready)",
     r"(?:queue|pool) (?:is |was )?full|queue (?:limit|size|length)[^|]{0,20}(?:exceed|reached)|try again when|waiting for capacity|insufficient (?:compute|gpu|hardware) resources?|runner scheduling failure|out of (?:memory|gpus?)",
-    r"无可用(?:渠道|实例|资源|节点)?|没有可用|负载(?:已|过|较|饱|高)|繁忙|过载|拥挤|算力不足|资源不足|访问量(?:过大|太大)|使用人数(?:过多|较多)|排队(?:人数|过多|已满)|正在加载|爆满|高峰",
+    r"无可用(?:渠道|实例|资源|节点)?|没有可用|负载(?:已|过|较|饱|高)|繁忙|(?:队列|排队)[^|]{0,6}满|过载|拥挤|算力不足|资源不足|访问量(?:过大|太大)|使用人数(?:过多|较多)|排队(?:人数|过多|已满)|正在加载|爆满|高峰",
     r"перегру[жз]|высок\w+ (?:нагруз|спрос)|больш\w+ нагруз|(?:сервер|модель|сервис|система)\w*[^|]{0,20}занят|нет (?:свободн|доступн)\w+[^|]{0,25}(?:провайдер|канал|сервер|ресурс|мощност|воркер|gpu)|модель[^|]{0,20}загружается|очередь[^|]{0,15}(?:полн|переполн)",
-    r"(?:سرور|سرویس|مدل|سیستم)[^|]{0,25}(?:شلوغ|مشغول|پر است|بارگذاری|تحت فشار)|ترافیک|بار (?:زیاد|بالا|سنگین)|ظرفیت[^|]{0,25}(?:تکمیل|پر|محدود|ندارد|به پایان)|شلوغ|مشغول|مزدحم|ضغط|ازدحام|محمل بشکل زائد",
+    r"(?:سرور|سرویس|مدل|سیستم)[^|]{0,25}(?:شلوغ|مشغول|پر است|بارگذاری|تحت فشار)|بیش از حد بارگذاری|ترافیک|بار (?:زیاد|بالا|سنگین)|ظرفیت[^|]{0,25}(?:تکمیل|پر|محدود|ندارد|به پایان)|شلوغ|مشغول|مزدحم|ضغط|ازدحام|محمل بشکل زائد",
     r"混雑|混み合|過負荷|ビジー|과부하|혼잡|sobrecarg|überlast|ausgelastet|surcharg|saturé|aşırı yük|yoğun",
 )
 
 UNAUTHORIZED = _any(
     r"(?:invalid|incorrect|wrong|missing|expired|revoked|bad|malformed|unknown|unrecognized|inactive|disabled|no|without|provide a valid|valid)(?: or \w+)?[^|]{0,25}\b(?:api ?keys?|(?<!max )token|credentials?|access key|secret key|authori[sz]ation|auth key|x api key|authentication)\b",
     r"\b(?:api ?key|access ?key|access ?token|bearer|(?<!max )token|credentials?|authori[sz]ation(?: header)?)\b[^|]{0,45}(?:invalid|incorrect|not valid|is required|missing|expired|revoked|not found|not provided|disabled|deleted|not recogni|does not exist|doesn't exist|blocked|deactivat|inactive|seems invalid|is wrong|leaked|mismatch)",
-    r"unauthori[sz]ed|unauthenticated|not authenticated|not logged in|authentication (?:error|failed|failure|required|token|credentials|fails)|could not authenticate|failed to authenticate|signature (?:does not|mismatch|invalid|not match)",
+    r"unauthori[sz]ed|auth(?:entication)? ?fail|credentials?[^|]{0,20}could not be|unauthenticated|not authenticated|not logged in|authentication (?:error|failed|failure|required|token|credentials|fails)|log ?in (?:fail|required)|could not authenticate|failed to authenticate|signature (?:does not|mismatch|invalid|not match)",
     r"user is locked|admin lock|\b(?:account|organization|project|user|workspace|resource|key)\b[^|]{0,30}(?:suspend|deactivat|disabled|banned|locked|terminated|restricted|been blocked)|account blocked|invalid (?:user|account|client|grant|scope)|scope (?:is empty|from db|data format)|did not provide an api key|no api key",
     r"неверн\w+[^|]{0,15}(?:ключ|токен|api|авториз|данные)|(?:недействительн|некорректн|невалидн|отозван|просрочен)\w*[^|]{0,12}(?:ключ|токен|api)|(?:ключ|токен|api)\w*[^|]{0,30}(?:недействит|отозван|не найден|неверн|заблок|ист[её]к|просроч|не указан|отсутств|невалид|некоррект|отключ)|не ?авториз|авторизац|аутентификац|аккаунт[^|]{0,20}(?:заблок|приостан|отключ)",
     r"(?:无效|错误|失效|过期|非法)的?[^|]{0,10}(?:令牌|api ?key|key|密钥|token|凭证|身份)|(?:令牌|密钥|api ?key|token|凭证)[^|]{0,12}(?:无效|过期|不存在|错误|失效|不可用|不正确|未提供|被禁用|已禁用)|未授权|未登录|鉴权|认证(?:失败|错误)|身份验证|账[号户][^|]{0,10}(?:封|禁用|停用|冻结|锁定)",
@@ -170,7 +170,7 @@ ONE_JOBS_OWN = _any(
 
 # Something is wrong with this one request.
 INVALID = _any(
-    r"invalid|validation|missing required|required (?:field|param|property|argument)|is required|bad request|unsupported|not supported|must (?:be|not|have|contain|provide)|malformed|cannot be (?:empty|null|blank)|can't be|unprocessable|unexpected (?:field|key|keyword|property)|out of range|not allowed|incorrect|wrong (?:format|type|value)|unable to (?:parse|decode|process (?:the |your )?(?:image|input|file))|could not (?:parse|decode|process (?:the |your )?image)|failed to (?:parse|decode|download|load|fetch) (?:the |your )?(?:image|file|url|input)|no (?:image|prompt|input)",
+    r"invalid|validation|\bmissing\b|missing required|required (?:field|param|property|argument)|is required|bad request|unsupported|not supported|must (?:be|not|have|contain|provide)|malformed|cannot be (?:empty|null|blank)|can't be|unprocessable|unexpected (?:field|key|keyword|property)|out of range|not allowed|incorrect|wrong (?:format|type|value)|unable to (?:parse|decode|process (?:the |your )?(?:image|input|file))|could not (?:parse|decode|process (?:the |your )?image)|failed to (?:parse|decode|download|load|fetch) (?:the |your )?(?:image|file|url|input)|no (?:image|prompt|input)",
     r"not found|no such|does not exist|forbidden|permission|denied|not permitted|not enough permissions|geo|region|country|already exists|duplicate|expired|precondition",
     r"неверн|недопустим|некорректн|невалидн|обязательн|не найден|не поддержив|запрещ|доступ (?:запрещ|закрыт|огранич)|нет (?:доступа|прав)|отказано|ошибка (?:валидации|запроса|в запросе|параметр)|не указан|должн[оаы]? ",
     r"不能为空|参数|无效|非法|不支持|格式(?:错误|不)|缺少|必填|不合法|拒绝|无权限|权限|未找到|不存在|错误的",

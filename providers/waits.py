@@ -31,7 +31,7 @@ _DIGITS = str.maketrans("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩", "01234567890
 _UNITS: tuple[tuple[str, float], ...] = (
     (r"milliseconds?|millis|msecs?|ms|мс|миллисекунд\w*|میلی ?ثانیه|毫秒|ミリ秒", 0.001),
     (
-        r"seconds?|secs?|s|секунд\w*|сек|с|ثانیه|秒钟?|ثواني|ثانية|초|segundos?|sekunden?|secondes?|saniye",
+        r"seconds?|secs?|s|секунд\w*|сек|с|ثانیه|秒钟?|ثوانی|ثانیة|초|segundos?|sekunden?|secondes?|saniye",
         1,
     ),
     (r"minutes?|mins?|m|минут\w*|мин|دقیقه|分钟?|دقائق|دقیقة|분|minutos?|minuten?|dakika", 60),
@@ -42,23 +42,26 @@ _UNITS: tuple[tuple[str, float], ...] = (
     ),
     (r"weeks?|w|недел\w*|هفته|周|週間", 7 * 86_400),
 )
+# A unit ends where no letter of an alphabet follows; Chinese and Japanese run on.
+_LETTER = r"[A-Za-zÀ-ÿЀ-ӿ؀-ۿ]"
 _UNIT = "|".join(f"(?P<u{index}>{words})" for index, (words, _) in enumerate(_UNITS))
 _ONE = re.compile(
-    rf"(?P<number>\d{{1,12}}(?:[.,]\d{{1,12}})?)\s*(?:{_UNIT})(?![^\W\d_])", re.IGNORECASE
+    rf"(?P<number>\d{{1,12}}(?:[.,]\d{{1,12}})?)\s*(?:{_UNIT})(?!{_LETTER})", re.IGNORECASE
 )
 _ANY_UNIT = "|".join(words for words, _ in _UNITS)
-_PART = rf"\d{{1,12}}(?:[.,]\d{{1,12}})?\s*(?:{_ANY_UNIT})(?![^\W_0-9])"
+_PART = rf"\d{{1,12}}(?:[.,]\d{{1,12}})?\s*(?:{_ANY_UNIT})(?!{_LETTER})"
 _DURATION = rf"(?P<duration>{_PART}(?:\s*(?:,|and|и|و)?\s*{_PART}){{0,4}})"
 _BEFORE = (  # cue, then the duration
-    r"(?:try|retry|retrying|available|again|back)(?: \w+){0,2}? (?:in|after|within)|retry[- ]after|"
-    r"(?:re[- ]?sets?|refresh\w*|renew\w*|recover\w*|replenish\w*|refill\w*|unlock\w*|resume\w*)(?: \w+){0,2}? (?:in|after)|"
+    r"(?:try|retry|retrying|available|again|back)(?: [^\W\d]+){0,2}? (?:in|after|within)|retry[- ]after|"
+    r"(?:re[- ]?sets?|refresh\w*|renew\w*|recover\w*|replenish\w*|refill\w*|unlock\w*|resume\w*)(?: [^\W\d]+){0,2}? (?:in|after)|"
     r"wait(?:ing)?(?: (?:for|at least|about|another|approximately|up to|until))*|wait time(?: is)?|cool ?down(?: of| for| is)?|"
-    r"estimated(?: \w+){0,2}(?: is| of)?|"
-    r"(?:через|подожд\w*|ожид\w*|спустя)(?: \w+)?|"
+    r"(?:timed out|blocked|banned|locked|limited|paused|suspended) for|"
+    r"estimated(?: [^\W\d]+){0,2}(?: is| of)?|"
+    r"(?:через|подожд\w*|ожид\w*|спустя)(?: [^\W\d]+)?|"
     r"(?:请|请您)?(?:在|于|等待|稍等)|还需(?:等待)?|剩余|"
     r"(?:پس از|بعد از|تا|حدود|لطفا)|بعد|خلال|انتظر|"
     r"(?:inténtelo|intente|reintente|espere|vuelva)[^|.]{0,25}?(?:en|dentro de)?|"
-    r"(?:versuchen|warten) sie(?: \w+)?(?: in)?|réessayez dans|attendez"
+    r"(?:versuchen|warten) sie(?: [^\W\d]+)?(?: in)?|réessayez dans|attendez"
 )
 _TEXT_BEFORE = re.compile(
     rf"(?i)(?<!\w)(?:{_BEFORE})\s*[:=~≈(]?\s*(?:about |approximately |around |примерно |~)?{_DURATION}"
@@ -66,6 +69,9 @@ _TEXT_BEFORE = re.compile(
 _TEXT_AFTER = re.compile(rf"(?i){_DURATION}\s*(?:之?后|以后|内重置|後|دیگر|بعد|صبر|후)")
 _TEXT_BARE = re.compile(  # "retry after 30", "wait: 30": seconds by custom
     r"(?i)(?:retry[-_ ]?after|try again (?:in|after))\s*[:=]?\s*(?P<bare>\d{1,9}(?:\.\d{1,9})?)(?![\w:/-]|[.]\d)"
+)
+_TEXT_SPAN = re.compile(  # .NET's [days.]hours:minutes:seconds
+    r"(?i)(?:in|after|for|wait)\s+(?:(?P<days>\d{1,3})\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2}):(?P<seconds>\d{2})\b"
 )
 _TEXT_MOMENT = re.compile(
     r"(?i)(?:re[- ]?sets?|again|until|access|retry|available|after|refresh\w*|renew\w*|до|после|将在|将于|直到|重置|تا)"
@@ -260,7 +266,7 @@ def _exhausted_bucket(headers: Mapping[str, str], base: datetime | None) -> floa
 def _reset_header(headers: Mapping[str, str], base: datetime | None) -> float | None:
     """A reset header that stands alone, without a `remaining` that contradicts it."""
     for name, value in headers.items():
-        if name.startswith(("x-ratelimit-reset", "ratelimit-reset", "x-rate-limit-reset")):
+        if "reset" in name and "ratelimit" in name.replace("-", ""):
             remaining = headers.get(name.replace("reset", "remaining"), "").strip()
             if remaining in ("", "0"):
                 wait = _any_moment(value, base)
@@ -276,6 +282,9 @@ def _in_words(raw: str, base: datetime | None) -> float | None:
             wait = duration(match["duration"])
             if wait is not None:
                 return wait
+    if span := _TEXT_SPAN.search(text):
+        parts = (("days", 86_400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+        return _bounded(float(sum(int(span[name] or 0) * size for name, size in parts)))
     if moment := _TEXT_MOMENT.search(text):
         wait = _moment(moment["iso"], base, text)
         if wait is not None:

@@ -81,7 +81,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 INSTALLED_APPS = [
     "jobs.apps.JobsConfig",  # before django_q: our qcluster command replaces the stock one
     "providers.apps.ProvidersConfig",
-    "studio.admin_site.DeskAdminConfig",  # django.contrib.admin with the desk's own site
+    "jobs.admin_site.DeskAdminConfig",  # django.contrib.admin with the desk's own site
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -252,7 +252,7 @@ _q_workers = (
 )  # one more than lanes, so that a bell which lands anywhere starts at once
 _q_timeout = int(LANE_SLICE_SEC + POST_DEADLINE_SEC + LANE_DRAIN_SEC + 30)
 
-Q_CLUSTER = {
+Q_CLUSTER: dict[str, Any] = {
     "name": "desk",
     "label": "Django Q",
     "workers": _q_workers,

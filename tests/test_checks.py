@@ -79,7 +79,9 @@ def test_the_stock_command_must_not_come_first(monkeypatch: pytest.MonkeyPatch) 
         def __init__(self, name: str) -> None:
             self.name = name
 
-    monkeypatch.setattr(ours.apps, "get_app_configs", lambda: [Named("django_q"), Named("jobs")])
+    monkeypatch.setattr(
+        "django.apps.apps.get_app_configs", lambda: [Named("django_q"), Named("jobs")]
+    )
     assert [message.id for message in ours.queue_command(None)] == ["desk.E014"]
 
 

@@ -278,7 +278,7 @@ def test_a_message_is_given_once_and_acknowledged_away(broker: NotifyingBroker) 
     number = broker.enqueue("message")
     assert broker.dequeue() == [(number, "message")]
     assert broker._pop() == []
-    broker.acknowledge(number)
+    broker.acknowledge(number)  # type: ignore[no-untyped-call]
     assert OrmQ.objects.count() == 0
 
 
@@ -300,9 +300,9 @@ def test_a_message_ends_the_wait_for_one(broker: NotifyingBroker) -> None:
 
 
 def test_a_lost_connection_costs_a_wait_and_not_the_process(
-    broker: NotifyingBroker, other_session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    broker: NotifyingBroker, other_session: psycopg.Connection[Any], settings: LazySettings
 ) -> None:
-    monkeypatch.setattr("django_q.conf.Conf.POLL", 0.01)
+    settings.Q_CLUSTER = {**settings.Q_CLUSTER, "poll": 0.01}
     broker._listen()
     assert broker._listening is not None
     other_session.execute("SELECT pg_terminate_backend(%s)", [broker._listening.info.backend_pid])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -23,8 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def settings(*arguments: str) -> dict[str, object]:
-    import argparse
-
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.settings_from(vars(parser.parse_args(arguments))).as_json()
@@ -75,7 +74,11 @@ def test_a_taken_port_ends_with_a_message(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_management_command_needs_no_database() -> None:
-    environment = os.environ | {"DEMO": "", "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}
+    environment = os.environ | {
+        "DEMO": "",
+        "SECRET_KEY": "for this test only " * 3,
+        "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
+    }
     with subprocess.Popen(
         [sys.executable, "manage.py", "sandbox", "--port", "0", "--no-echo"],
         cwd=ROOT,
@@ -134,10 +137,8 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return state.stdout.strip()[:1] not in {"", "Z"}
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
@@ -163,8 +164,12 @@ def test_a_reset_is_a_real_rst_on_the_wire(fault: str) -> None:
         wire.settimeout(5)
         wire.sendall(head.encode() + body)
         with pytest.raises(ConnectionResetError):
-            while wire.recv(4096):
-                pass
+            read_to_the_end(wire)
+
+
+def read_to_the_end(wire: socket.socket) -> None:
+    while wire.recv(4096):
+        pass
 
 
 def test_a_client_that_leaves_in_mid_body_created_nothing_and_is_logged() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from providers.sandbox.faults import CATALOGUE, Shares, Stage, parse_spec
 from providers.sandbox.journal import Journal
-from providers.sandbox.ledger import fingerprint, task_record
+from providers.sandbox.ledger import Ledger, fingerprint, task_record
 from providers.sandbox.reactions import Reaction, Request, Transport
 from providers.sandbox.settings import Settings
 from providers.sandbox.world import World
@@ -27,12 +27,12 @@ class Scene:
 
     def __init__(self, *, seed: int = 1, journal: Journal | None = None, **settings: Any) -> None:
         self.now = START
-        more = {"ledger": journal.ledger, "fresh_ledger": journal.clear} if journal else {}
         self.world = World(
             clock=lambda: self.now,
             rng=random.Random(seed),
             settings=Settings().changed({"latency_fixed_s": 10} | settings),
-            **more,
+            ledger=journal.ledger if journal else None,
+            fresh_ledger=journal.clear if journal else Ledger,
         )
 
     def call(self, method: str, path: str, *, key: str = "pza_a", body: Any = None) -> Reaction:
@@ -127,7 +127,8 @@ def test_latency_is_log_normal_about_its_median_and_scaled() -> None:
     rng = random.Random(3)
     drawn = sorted(settings.latency(rng) for _ in range(2001))
     assert 0.75 < drawn[1000] < 0.85
-    assert drawn[0] < 0.3 < 1.2 < drawn[-1]
+    assert drawn[0] < 0.3
+    assert drawn[-1] > 1.2
 
 
 def test_the_scale_shortens_default_times_but_not_those_asked_for() -> None:
@@ -217,7 +218,8 @@ def test_a_pending_receipt_shows_nothing_although_money_was_taken() -> None:
     stage = Scene()
     task_id = stage.made()
     receipt = stage.get(f"/history/generations/{task_id}")
-    assert (receipt["status"], Decimal(receipt["clientCost"])) == ("pending", 0)
+    assert receipt["status"] == "pending"
+    assert Decimal(receipt["clientCost"]) == 0
     assert stage.world.ledger.standing(task_id) == 5
 
 
@@ -387,7 +389,7 @@ def test_a_journal_keeps_tasks_charges_and_posts_over_a_restart(tmp_path: Path) 
 def test_a_file_that_is_no_ledger_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text('{"event": "post", "colour": 1}\n')
-    with pytest.raises(ValueError, match=r"ledger.jsonl, line 1"):
+    with pytest.raises(ValueError, match="line 1"):
         Journal(path)
 
 
@@ -421,7 +423,7 @@ def test_the_shares_of_one_stage_are_exclusive_and_those_of_others_independent()
     "text", ["nothing", "late=x", "late:x", "late=-1", "", "late=inf", "late=nan"]
 )
 def test_a_fault_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"no sandbox fault|expected name|out of range"):
         parse_spec(text)
 
 

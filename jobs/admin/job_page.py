@@ -96,7 +96,7 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "job": job,
         "now": now,
         "look": display.PHASES[phase],
-        "overdue": display.OVERDUE if phases.is_late(job, now) else None,
+        "overdue": display.OVERDUE if phases.is_late(job, now) and phase is not Phase.LATE else None,
         "notices": _notices(job, task, phase, wait, open_cases, user, now),
         "primary": _primary(job, allowed),
         "verbs": allowed,

@@ -67,7 +67,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         first = format_html("<bdi>{}</bdi>", job.reference) if job.reference else format_html("<bdi>#{}</bdi>", job.pk)
         number = format_html('<span class="quiet small">#{}</span>', job.pk) if job.reference else ""
         return format_html(
-            '<span class="what"><span class="what-first">{}{}</span><span class="what-second" dir="auto">{}</span></span>',
+            '<span class="what"><span class="what-first">{}{}</span><span class="what-second"><bdi>{}</bdi></span></span>',
             first,
             number,
             job.prompt_start,

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from jobs import display, phases
 from jobs.models import Job, ProviderTask
+from jobs.states import Phase
 from jobs.templatetags import desk
 from providers.contract import Charge
 from providers.models import Target
@@ -93,7 +94,7 @@ def state_cell(job: Any) -> SafeString:
             "desk/state_cell.html",
             {
                 "look": display.PHASES[job.shown_phase],
-                "overdue": display.OVERDUE if job.shown_overdue else None,
+                "overdue": display.OVERDUE if job.shown_overdue and job.shown_phase is not Phase.LATE else None,
                 "wait": job.shown_wait,
                 "reason": display.reason(job.reason) if job.state in {"failed", "manual", "cancelled"} else "",
                 "now": job.shown_now,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-import django_q.admin  # registers its pages now, so that they can be replaced
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
-from django_q.conf import Conf
 from django_q.models import Failure, OrmQ, Schedule, Success, Task
-
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -59,7 +58,7 @@ class QueueAdmin(ReadOnlyForSuperusers):
     fields = ("key", "name", "func", "task_id", "lock")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OrmQ]:
-        return super().get_queryset(request).using(Conf.ORM)
+        return super().get_queryset(request).using(settings.Q_CLUSTER["orm"])
 
 
 _PAGES: dict[type[Model], type[ReadOnlyForSuperusers]] = {
@@ -69,7 +68,7 @@ _PAGES: dict[type[Model], type[ReadOnlyForSuperusers]] = {
     OrmQ: QueueAdmin,
 }
 
-assert django_q.admin.FailAdmin  # the import is for what it does
+importlib.import_module("django_q.admin")  # registers its pages now, so that they can be replaced
 for model, page in _PAGES.items():
     if admin.site.is_registered(model):
         admin.site.unregister(model)

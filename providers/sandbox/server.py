@@ -60,11 +60,7 @@ class Sandbox:
     def close(self) -> None:
         """Kills the process and waits for it. The ledger file survives, nothing else does."""
         self._client.close()
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        _end(self.process)
 
     @staticmethod
     def _json(response: httpx.Response) -> Any:
@@ -106,13 +102,20 @@ def start_sandbox(
         )
         line = _first_line(process, start_within_s)
         if not line.startswith("sandbox ready on "):
-            process.kill()
-            process.wait()
+            _end(process)
             complaints.seek(0)
             raise RuntimeError(
                 f"the sandbox did not start: {line}{complaints.read().decode(errors='replace')}"
             )
     return Sandbox(line.split()[3], process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:

@@ -1,22 +1,35 @@
-"""The admin site: navigation in the operator's order, what every page shows, the index, and a few addresses of its own."""
+"""The admin site: navigation in the operator's order, what every page shows, the index, and a few addresses of its own.
+
+Outside the package jobs.admin, and with imports inside: the site must exist before anything registers with it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.apps import AdminConfig
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin import nav
 from jobs.clock import clock
-from jobs.models import Hold
+
+if TYPE_CHECKING:
+    from jobs.models import Hold
+
+
+class DeskAdminConfig(AdminConfig):
+    """Puts the desk's own site in the place of Django's stock one."""
+
+    default_site = "jobs.admin_site.DeskAdminSite"
 
 
 def _holds() -> list[Hold]:
+    from jobs.models import Hold
+
     return list(Hold.objects.filter(lifted_at__isnull=True).select_related("set_by").order_by("kind"))
 
 
@@ -44,12 +57,14 @@ class DeskAdminSite(admin.AdminSite):
         context: dict[str, Any] = super().each_context(request)
         if not self.has_permission(request):
             return context
+        from jobs.admin import nav
+
         # Lazy: popups and plain forms that show none of it ask the database nothing.
         holds = SimpleLazyObject(_holds)
         context |= {
             "desk_now": SimpleLazyObject(clock.now),
             "desk_holds": holds,
-            "desk_red_button": SimpleLazyObject(lambda: any(h.kind == Hold.Kind.RED_BUTTON for h in holds)),
+            "desk_red_button": SimpleLazyObject(lambda: any(h.kind == "red_button" for h in holds)),
             "desk_nav": SimpleLazyObject(lambda: nav.sections(request)),
             "desk_role": SimpleLazyObject(lambda: nav.role(request)),
         }
