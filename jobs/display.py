@@ -267,6 +267,8 @@ def event_detail(kind: str, data: Mapping[str, Any]) -> str:
         if value := data.get(name):
             parts.append(reason(str(value)))
     for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate", "cost"):
+        if name == "target" and kind == "created":
+            continue  # the first of the route, which stands beside
         if value := data.get(name):
             parts.append(str(value))
     if status := data.get("status"):

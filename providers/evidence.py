@@ -55,11 +55,12 @@ _SAME_LETTERS = str.maketrans(
     {"ي": "ی", "ك": "ک", "\u200c": " ", "\u200d": "", "\u00a0": " ", "ё": "е"}
 )
 # Words of an error text that introduce what the caller had sent; the quoted part after them is his, not the provider's.
-_CUE = r"prompt|input|text|value|content|message|caption|received|got|query|запрос\w*|промпт\w*|текст\w*|提示词|输入|متن|پرامپت"
+_CUE = r"\b(?:prompt|input|text|value|content|message|caption|received|got|query|запрос\w*|промпт\w*|текст\w*|متن|پرامپت)\b|提示词|输入"
 _QUOTED = r"\"[^\"]*\"|'(?:[^']|(?<=\w)'(?=\w))*'|`[^`]*`|«[^»]*»|“[^”]*”|‘[^’]*’|「[^」]*」"
-_ECHOED_QUOTE = re.compile(rf"(?i)(\b(?:{_CUE})\b[^\"'`«“‘「.;|]{{0,30}})(?:{_QUOTED})")
+_ECHOED_QUOTE = re.compile(rf"(?i)((?:{_CUE})[^\"'`«“‘「.;|]{{0,30}})(?:{_QUOTED})")
 _ECHOED_TAIL = re.compile(
-    r"(?i)(\b(?:prompt|промпт\w*|提示词|پرامپت)\b(?: (?:was|is|text|value))?\s*[:=：]).*", re.DOTALL
+    r"(?i)((?:\b(?:prompt|промпт\w*|پرامپت)\b|提示词)(?: (?:was|is|text|value))?\s*[:=：]).*",
+    re.DOTALL,
 )
 _LONG_QUOTE = re.compile(r"(?s)\"[^\"]{160,}\"|«[^»]{160,}»|“[^”]{160,}”")
 _PAGE = re.compile(

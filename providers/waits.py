@@ -276,7 +276,7 @@ def _reset_header(headers: Mapping[str, str], base: datetime | None) -> float | 
 
 
 def _in_words(raw: str, base: datetime | None) -> float | None:
-    text = raw.translate(_DIGITS).replace("\u200c", " ").replace("ي", "ی").replace("ك", "ک")
+    text = raw[:4000].translate(_DIGITS).replace("\u200c", " ").replace("ي", "ی").replace("ك", "ک")
     for pattern in (_TEXT_BEFORE, _TEXT_AFTER):
         for match in pattern.finditer(text):
             wait = duration(match["duration"])

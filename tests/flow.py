@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import httpx
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 from pytest_django import Settings as DjangoSettings
 
@@ -285,30 +286,30 @@ class Desk:
     def live(self, job: Job, points: Points | None = None) -> Points:
         """A new lane works until nothing is left to do for the job, or dies. Returns what it did."""
         points = points or Points()
-        asyncio.run(self._live(job, points))
-        return points
-
-    async def _live(self, job: Job, points: Points) -> None:
         held = lanes.take(host="desk-1", pid=1, version="", now=self.clock.now())
         assert held is not None
-        async with Transport(
-            paid=Wire(self, points), reads=Wire(self, points), verify=_TLS
-        ) as transport:
+        with connection.execute_wrapper(points.statement):
+            # Its database thread is this one, and so the test's transaction is its own.
+            async_to_sync(self._live)(held, job, points)
+        return points
+
+    async def _live(self, held: lanes.Held, job: Job, points: Points) -> None:
+        wire = Wire(self, points)
+        async with Transport(paid=wire, reads=wire, verify=_TLS) as transport:
             engine = Engine(self._lane(held, points, transport), asyncio.Event())
-            with connection.execute_wrapper(points.statement):
-                try:
-                    await self._until_quiet(engine, job, points)
-                except Crash:
-                    assert points.dead
+            try:
+                await self._until_quiet(engine, job, points)
+            except Crash:
+                assert points.dead
 
     def _lane(self, held: lanes.Held, points: Points, transport: Transport) -> LaneContext:
         async def db(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
             points.alive()
-            return function(*args, **more)
+            return await sync_to_async(function, thread_sensitive=True)(*args, **more)
 
         async def now() -> datetime:
-            points.alive()
-            return self.clock.now()
+            moment: datetime = await db(self.clock.now)
+            return moment
 
         accounts: Mapping[str, Account] = {"polza": self.account}
         return LaneContext(
@@ -331,13 +332,16 @@ class Desk:
         born, idle_s = self.clock.offset_s, 1.0
         while self.clock.offset_s - born < GIVE_UP_AFTER_S:
             moved = await one_pass(engine, points)
-            job.refresh_from_db()
-            if job.state in ENDED:
+            if await sync_to_async(self._ended)(job):
                 return
             if self.canary is None and self.clock.offset_s - born >= CANARY_AFTER_S:
-                self.canary = self.job("a later job, that shows the listing is fresh")
+                self.canary = await sync_to_async(self.job)("shows that the listing is fresh")
             idle_s = 1.0 if moved else min(idle_s * 2, 300.0)
             self.clock.advance(idle_s)
+
+    def _ended(self, job: Job) -> bool:
+        job.refresh_from_db()
+        return job.state in ENDED
 
     def restart(self) -> None:
         """Time enough for the dead lane's death to be noticed."""

@@ -27,11 +27,8 @@ def pictures() -> Iterator[PictureProcess]:
 
 
 @pytest.fixture
-def make(
-    settings: Settings, tmp_path: Path, pictures: PictureProcess, monkeypatch: pytest.MonkeyPatch
-) -> Make:
-    """Makes desks, each with folders of its own. The stages' database calls run in the event loop's thread here."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+def make(settings: Settings, tmp_path: Path, pictures: PictureProcess) -> Make:
+    """Makes desks, each with folders of its own."""
     made: list[Desk] = []
 
     def desk(**world: object) -> Desk:

@@ -77,7 +77,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         if case.job is None:
             return format_html('<span class="quiet">{}</span>', _("none"))
         return format_html(
-            '<span class="what"><span class="what-first"><bdi>{}</bdi></span><span class="what-second"><bdi>{}</bdi></span></span>',
+            '<span class="what"><span class="what-first"><bdi>{}</bdi></span><span class="what-second" dir="auto">{}</span></span>',
             case.job.reference or f"#{case.job_id}",
             case.prompt_start,
         )

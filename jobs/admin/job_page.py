@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Prefetch
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -38,12 +39,13 @@ class Notice:
 
 @dataclass(slots=True)
 class Step:
-    """One row of the timeline; `gap` is the time since the step before."""
+    """One row of the timeline; `gap` is the time since the step before, `new_day` where the date changed since then."""
 
     event: JobEvent
     look: Look
     detail: str
     gap: timedelta | None
+    new_day: bool
 
 
 @dataclass(slots=True)
@@ -204,7 +206,9 @@ def steps(events: Sequence[JobEvent]) -> list[Step]:
     rows = []
     for event in events:
         gap = event.at - before if before is not None and event.at - before >= timedelta(milliseconds=50) else None
-        rows.append(Step(event, display.event_look(event.kind, of_task=event.task_id is not None), display.event_detail(event.kind, event.data), gap))
+        new_day = before is not None and timezone.localdate(before) != timezone.localdate(event.at)
+        look = display.event_look(event.kind, of_task=event.task_id is not None)
+        rows.append(Step(event, look, display.event_detail(event.kind, event.data), gap, new_day))
         before = event.at
     return rows
 

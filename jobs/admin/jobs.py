@@ -67,7 +67,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         first = format_html("<bdi>{}</bdi>", job.reference) if job.reference else format_html("<bdi>#{}</bdi>", job.pk)
         number = format_html('<span class="quiet small">#{}</span>', job.pk) if job.reference else ""
         return format_html(
-            '<span class="what"><span class="what-first">{}{}</span><span class="what-second"><bdi>{}</bdi></span></span>',
+            '<span class="what"><span class="what-first">{}{}</span><span class="what-second" dir="auto">{}</span></span>',
             first,
             number,
             job.prompt_start,
@@ -79,7 +79,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("target"))
     def target_cell(self, job: Job) -> SafeString:
-        return jobs_rows.target_cell(job.target)
+        return desk.target_name(job.target)
 
     @admin.display(description=gettext_lazy("cost"))
     def cost_cell(self, job: Job) -> SafeString:

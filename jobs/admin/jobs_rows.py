@@ -21,7 +21,6 @@ from jobs.models import Job, ProviderTask
 from jobs.states import Phase
 from jobs.templatetags import desk
 from providers.contract import Charge
-from providers.models import Target
 
 _PROMPT_START = 160
 _HEAVY = ("evidence", "files", "result_text", "candidates", "failure_text")
@@ -100,13 +99,4 @@ def state_cell(job: Any) -> SafeString:
                 "now": job.shown_now,
             },
         )
-    )
-
-
-def target_cell(target: Target) -> SafeString:
-    return format_html(
-        '<bdi class="ltr" title="{}"><span class="quiet">{}:</span>{}</bdi>',
-        target.name,
-        target.provider,
-        target.model.rsplit("/", 1)[-1],
     )

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from jobs import display
-from jobs.admin import filters, job_page, jobs_rows, verbs
+from jobs.admin import filters, job_page, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.clock import clock
@@ -86,7 +86,7 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("model"))
     def model_cell(self, task: ProviderTask) -> SafeString:
-        return jobs_rows.target_cell(task.target)
+        return desk.target_name(task.target)
 
     @admin.display(description=gettext_lazy("status"))
     def state_cell(self, task: ProviderTask) -> SafeString:

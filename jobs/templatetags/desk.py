@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from jobs import display
 from jobs.display import Look
+from providers.models import Target
 
 if TYPE_CHECKING:
     from jobs.admin.verbs import Verb
@@ -103,6 +104,17 @@ def duration(value: timedelta | float | None) -> str:
 @register.simple_tag
 def money(amount: Decimal | None, currency: str) -> SafeString:
     return format_html('<bdi class="num">{}</bdi>', display.money(amount, currency))
+
+
+@register.simple_tag
+def target_name(target: Target) -> SafeString:
+    """`provider:model` without the model's vendor, which is on hover."""
+    return format_html(
+        '<bdi class="ltr" title="{}"><span class="quiet">{}:</span>{}</bdi>',
+        target.name,
+        target.provider,
+        target.model.rsplit("/", 1)[-1],
+    )
 
 
 @register.simple_tag

@@ -187,7 +187,7 @@ class Polza:
         document = _good(answer)
         items, meta = document.get("items"), document.get("meta")
         if not isinstance(items, list):
-            raise ValueError("the history answer has no items")
+            raise ValueError("the history answer has no items")  # noqa: TRY004 - the contract's error
         meta = meta if isinstance(meta, dict) else {}
         page = _count(meta.get("page")) or 1
         pages = _count(meta.get("totalPages"))

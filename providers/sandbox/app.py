@@ -81,7 +81,7 @@ class SandboxApp:
                 await _reset(receive, send)
             case Transport.CUT:
                 body = await self._body(reaction)
-                await _send_head(send, reaction, len(body))
+                await self._send_head(send, reaction, len(body))
                 cut_after = len(body) // 2 if reaction.cut_after == HALF else reaction.cut_after
                 await _send_piece(send, body[:cut_after])
                 await _reset(receive, send)
@@ -89,7 +89,7 @@ class SandboxApp:
                 await self._drip(reaction, send)
             case Transport.ANSWER:
                 body = await self._body(reaction)
-                await _send_head(send, reaction, len(body) + reaction.padding_bytes)
+                await self._send_head(send, reaction, len(body) + reaction.padding_bytes)
                 left = reaction.padding_bytes
                 while left > 0 and not _transport(send).is_closing():
                     await _send_piece(send, body)
@@ -99,13 +99,19 @@ class SandboxApp:
 
     async def _drip(self, reaction: Reaction, send: Send) -> None:
         body = await self._body(reaction)
-        await _send_head(send, reaction, len(body))
+        await self._send_head(send, reaction, len(body))
         for start in range(0, len(body), reaction.drip_bytes):
             await _send_piece(send, body[start : start + reaction.drip_bytes])
             if _transport(send).is_closing():
                 return
             await asyncio.sleep(reaction.drip_s)
         await _send_piece(send, b"", last=True)
+
+    async def _send_head(self, send: Send, reaction: Reaction, length: int) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in reaction.headers]
+        headers.append((b"date", self.world.date().encode()))
+        headers.append((b"content-length", str(length).encode()))
+        await send({"type": "http.response.start", "status": reaction.status, "headers": headers})
 
     async def _body(self, reaction: Reaction) -> bytes:
         picture = reaction.picture
@@ -120,12 +126,6 @@ class SandboxApp:
 
 class ClientLeftError(Exception):
     """The client gave up before its request was here as a whole: no provider would accept it."""
-
-
-async def _send_head(send: Send, reaction: Reaction, length: int) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in reaction.headers]
-    headers.append((b"content-length", str(length).encode()))
-    await send({"type": "http.response.start", "status": reaction.status, "headers": headers})
 
 
 async def _send_piece(send: Send, piece: bytes, *, last: bool = False) -> None:

@@ -212,6 +212,7 @@ async def _serve(world: World, listener: socket.socket, *, until_stdin_closes: b
             ws="none",
             proxy_headers=False,
             server_header=False,
+            date_header=False,  # the world's clock tells the date
             access_log=False,
             log_level="warning",
             backlog=4096,

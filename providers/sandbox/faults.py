@@ -44,6 +44,8 @@ class Fault:
     """`accepts` tells whether a task exists (and is billed) although the client may not learn of it; None: not about that.
 
     `value` is the default of `name=value`; None: a value means nothing (or, for transport faults, a delay in seconds).
+    `deceptive`: a task is created behind an answer that says that none was, and that clients rightly take for free. No
+    client can be safe from those, so they are for tests of what happens then, never for a mixture that must end well.
     """
 
     name: str
@@ -51,15 +53,22 @@ class Fault:
     says: str
     accepts: bool | None = None
     value: float | None = None
+    deceptive: bool = False
 
 
 CATALOGUE: dict[str, Fault] = {}
 
 
 def _add(
-    name: str, stage: Stage, says: str, accepts: bool | None = None, value: float | None = None
+    name: str,
+    stage: Stage,
+    says: str,
+    *,
+    accepts: bool | None = None,
+    value: float | None = None,
+    deceptive: bool = False,
 ) -> None:
-    CATALOGUE[name] = Fault(name, stage, says, accepts, value)
+    CATALOGUE[name] = Fault(name, stage, says, accepts, value, deceptive)
 
 
 # --- submit: the connection -------------------------------------------------------------------------------------------
@@ -123,6 +132,7 @@ for _status in EDGE_STATUSES:
         Stage.SUBMIT,
         f"task created, HTML page of a proxy, status {_status}",
         accepts=True,
+        deceptive=_status in {403, 429},
     )
 
 OWN_ERRORS: dict[str, str] = {
@@ -162,6 +172,10 @@ OWN_ERRORS: dict[str, str] = {
     "ok_garbage": "200 with a body that is not JSON",
     "ok_no_id": "200 JSON without an id",
 }
+# After these nobody can know; every other own error tells that the request was refused.
+_UNSURE = {"own_408", "conflict", "internal", "own_502", "unavailable", "no_providers", "own_504"}
+_UNSURE |= {name for name in OWN_ERRORS if name.startswith("ok_")}
+
 for _name, _says in OWN_ERRORS.items():
     _wait = 20.0 if _name.startswith("rate_limited") else None
     _add(_name, Stage.SUBMIT, f"{_says}, no task", accepts=False, value=_wait)
@@ -171,6 +185,7 @@ for _name, _says in OWN_ERRORS.items():
         f"task created, answered with {_says}",
         accepts=True,
         value=_wait,
+        deceptive=_name not in _UNSURE,
     )
 
 _add("accepted_with_error", Stage.SUBMIT, "2xx with an id and an error beside it", accepts=True)

@@ -19,8 +19,8 @@ _ERRORS: dict[str, tuple[int, str, str, dict[str, Any]]] = {
     "bad_model": (
         400,
         "BAD_REQUEST",
-        "Нет доступных провайдеров для модели",
-        {"reason": "noProvidersForModel"},
+        "Недопустимое значение параметра",
+        {"reason": "noProvidersForModel", "raw": "The parameter `model` is not valid"},
     ),
     "too_dear": (
         400,
@@ -47,7 +47,7 @@ _ERRORS: dict[str, tuple[int, str, str, dict[str, Any]]] = {
     "no_providers": (
         503,
         "SERVICE_UNAVAILABLE",
-        "Нет доступных провайдеров для модели",
+        "Сервис временно недоступен",
         {"reason": "noProvidersForModel"},
     ),
     "overloaded": (

@@ -64,7 +64,7 @@ class Reaction:
     """`then` set: wait `delay_s`, call it, and carry out what it returns instead of this.
 
     `picture` set: the body is that picture; or, where `body` holds PICTURE_MARK, the picture in base64 in its place.
-    `padding_bytes` zero bytes follow the body.
+    `padding_bytes` zero bytes follow the body. Whoever carries it out adds `date` (World.date) and `content-length`.
     """
 
     status: int = 200

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from email.utils import formatdate
 from typing import Any, Protocol
 
 from . import files
@@ -100,6 +101,10 @@ class World:
     def handle(self, request: Request) -> Reaction:
         """The reaction to a request that is here as a whole."""
         return self.head(request) or self.rest(request)
+
+    def date(self) -> str:
+        """What the `date` header of an answer that leaves now says."""
+        return formatdate(self.clock(), usegmt=True)
 
     def head(self, request: Request) -> Reaction | None:
         """What happens before the body is read; None: go on, read it and call `rest`."""

@@ -81,8 +81,8 @@ class Command(BaseCommand):
             jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label
         )
         if not options["as_json"]:
-            for error in errors:
-                self.stderr.write(str(error))
+            for refused in errors:
+                self.stderr.write(str(refused))
             self.stdout.write(
                 _("%(n)s jobs created (batch %(b)s).") % {"n": len(jobs), "b": batch.pk}
             )
