@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.apps import AdminConfig
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import SimpleLazyObject
@@ -30,7 +30,9 @@ class DeskAdminConfig(AdminConfig):
 def _holds() -> list[Hold]:
     from jobs.models import Hold
 
-    return list(Hold.objects.filter(lifted_at__isnull=True).select_related("set_by").order_by("kind"))
+    return list(
+        Hold.objects.filter(lifted_at__isnull=True).select_related("set_by").order_by("kind")
+    )
 
 
 class DeskAdminSite(admin.AdminSite):
@@ -46,7 +48,11 @@ class DeskAdminSite(admin.AdminSite):
 
         own: list[URLPattern | URLResolver] = [
             path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
-            path("file/<int:pk>/thumbnail/", self.admin_view(files.result_thumbnail), name="desk_thumbnail"),
+            path(
+                "file/<int:pk>/thumbnail/",
+                self.admin_view(files.result_thumbnail),
+                name="desk_thumbnail",
+            ),
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
@@ -70,7 +76,9 @@ class DeskAdminSite(admin.AdminSite):
         }
         return context
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def index(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> TemplateResponse:
         from jobs.admin import index
 
         context = {
@@ -80,5 +88,5 @@ class DeskAdminSite(admin.AdminSite):
             **index.context(request, now=clock.now()),
             **(extra_context or {}),
         }
-        request.current_app = self.name  # type: ignore[attr-defined]
+        request.current_app = self.name
         return TemplateResponse(request, self.index_template, context)

@@ -166,8 +166,9 @@ class LaneSentinel(Sentinel):
                 -process.exitcode,
             )
         if worker and process.is_alive():
-            # Past its time, and a lane treats the stock SIGTERM as a wish to drain.
-            process.kill()
+            # Past its time. One that noticed so itself is just writing its result, and holds that queue's lock.
+            process.join(1)
+            process.kill()  # a lane would take the stock SIGTERM as a wish to drain
             process.join()
         super().reincarnate(process)  # type: ignore[no-untyped-call]
 

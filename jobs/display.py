@@ -11,8 +11,8 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
+from django.utils.translation import get_language_bidi, gettext_lazy, pgettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs.models import Case
 from jobs.states import CaseKind, JobState, Phase, TaskState
@@ -88,20 +88,30 @@ _UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
 # What a case means and what a person can do. Money stands beside it.
 CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
     CaseKind.UNKNOWN_SEND: (
-        gettext_lazy("The request left us, but its answer never came. The provider may have made and charged it."),
-        gettext_lazy("Find it in the provider's own dashboard and attach its id. Send again only if it is not there."),
+        gettext_lazy(
+            "The request left us, but its answer never came. The provider may have made and charged it."
+        ),
+        gettext_lazy(
+            "Find it in the provider's own dashboard and attach its id. Send again only if it is not there."
+        ),
     ),
     CaseKind.PAID_WITHOUT_RESULT: (
         gettext_lazy("The provider says it is done and charged for it, but gave no file."),
-        gettext_lazy("Ask the provider's support with the id below, or resolve the job with a file of your own."),
+        gettext_lazy(
+            "Ask the provider's support with the id below, or resolve the job with a file of your own."
+        ),
     ),
     CaseKind.FAILED_BUT_CHARGED: (
         gettext_lazy("The provider failed, and its receipt shows a charge, or never came."),
         gettext_lazy("Ask for a refund with the id below. Sending again costs again."),
     ),
     CaseKind.LOST_AT_PROVIDER: (
-        gettext_lazy("The provider accepted it, and for an hour has said that it does not know the id."),
-        gettext_lazy("It is still watched. Ask the provider's support, or send again if the money may be risked."),
+        gettext_lazy(
+            "The provider accepted it, and for an hour has said that it does not know the id."
+        ),
+        gettext_lazy(
+            "It is still watched. Ask the provider's support, or send again if the money may be risked."
+        ),
     ),
     CaseKind.NEVER_ANSWERED: (
         gettext_lazy("The provider accepted it and has never said how it ended."),
@@ -109,15 +119,23 @@ CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
     ),
     CaseKind.FETCH_FAILED: (
         gettext_lazy("The picture is made and paid for, but its file could not be fetched."),
-        gettext_lazy("Ask the provider now (fresh links), or download it there and resolve the job with the file."),
+        gettext_lazy(
+            "Ask the provider now (fresh links), or download it there and resolve the job with the file."
+        ),
     ),
     CaseKind.CONFLICT: (
-        gettext_lazy("Two facts about the same send disagree. The first is kept; the other is below."),
-        gettext_lazy("Compare both with the provider's dashboard, then close the case with what you found."),
+        gettext_lazy(
+            "Two facts about the same send disagree. The first is kept; the other is below."
+        ),
+        gettext_lazy(
+            "Compare both with the provider's dashboard, then close the case with what you found."
+        ),
     ),
     CaseKind.POISON: (
         gettext_lazy("Workers died three times while they were at this one."),
-        gettext_lazy("Look at the evidence before it is let go on: closing the case lets workers try again."),
+        gettext_lazy(
+            "Look at the evidence before it is let go on: closing the case lets workers try again."
+        ),
     ),
     CaseKind.RESTORE: (
         gettext_lazy("A restored database no longer knows whether this was sent."),
@@ -137,7 +155,9 @@ CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
     ),
     CaseKind.PAID_TWICE: (
         gettext_lazy("More than one send of this job cost money, or may have."),
-        gettext_lazy("Compare the sends below; ask for a refund where one is due, and close the case."),
+        gettext_lazy(
+            "Compare the sends below; ask for a refund where one is due, and close the case."
+        ),
     ),
     CaseKind.DEAD_CALLBACK: (
         gettext_lazy("The other program never took the news about this job."),
@@ -179,7 +199,9 @@ EVENTS: Mapping[str, Look] = {
     "receipt": Look(gettext_lazy("Receipt read"), "receipt-text", "grey"),
     "no_receipt": Look(gettext_lazy("No receipt to be had"), "receipt-text", "amber"),
     "released": Look(gettext_lazy("No longer in the way of a further send"), "check", "grey"),
-    "late_result": Look(gettext_lazy("A late result came; it is kept beside the decision"), "image", "violet"),
+    "late_result": Look(
+        gettext_lazy("A late result came; it is kept beside the decision"), "image", "violet"
+    ),
     "case_opened": Look(gettext_lazy("Needs a person"), "hand", "amber"),
     "case_closed": Look(gettext_lazy("Case closed"), "check-check", "grey"),
     "case_taken": Look(gettext_lazy("Case taken"), "user-check", "grey"),
@@ -218,7 +240,7 @@ REASONS: Mapping[str, Words] = {
     "quota_exhausted": gettext_lazy("quota exhausted"),
     "unauthorized": gettext_lazy("key rejected"),
     "rejected": gettext_lazy("request rejected"),
-    "down": gettext_lazy("provider down"),
+    "down": gettext_lazy("failure at the provider"),
     "unknown": gettext_lazy("outcome unknown"),
     "unsent": gettext_lazy("could not be sent"),
     "target_stopped": gettext_lazy("target stopped"),
@@ -248,7 +270,9 @@ def provider_look(state: str) -> Look:
 def event_look(kind: str, *, of_task: bool = False) -> Look:
     """A kind nobody has named yet is shown by its own name."""
     look = _TASK_EVENTS.get(kind) if of_task else None
-    return look or EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
+    return (
+        look or EVENTS.get(kind) or Look(kind.replace("_", " ").capitalize(), "circle-dot", "grey")
+    )
 
 
 def reason(constant: str) -> str:
@@ -265,7 +289,7 @@ def event_detail(kind: str, data: Mapping[str, Any]) -> str:
     parts = []
     for name in ("case", "reason", "class", "by", "outcome", "resolution"):
         if value := data.get(name):
-            parts.append(reason(str(value)))
+            parts += [reason(str(value))]
     for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate", "cost"):
         if name == "target" and kind == "created":
             continue  # the first of the route, which stands beside
@@ -291,7 +315,9 @@ def money(amount: Decimal | None, currency: str) -> str:
     places = 2 if abs(amount) >= 1 or amount == 0 else 4
     shown = amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
     symbol = _SYMBOLS.get(currency, currency)
-    return f"{number_format(shown, use_l10n=True, force_grouping=True)}{_NBSP if symbol else ''}{symbol}"
+    words = f"{number_format(shown, use_l10n=True, force_grouping=True)}{_NBSP if symbol else ''}{symbol}"
+    # In right-to-left text the number and its sign would change places; an isolate keeps them.
+    return f"\u2066{words}\u2069" if get_language_bidi() else words
 
 
 def about(amount: Decimal, currency: str) -> str:
@@ -301,7 +327,10 @@ def about(amount: Decimal, currency: str) -> str:
 
 def totals(sums: Mapping[str, Decimal]) -> str:
     """Sums by currency in one line, currencies never mixed."""
-    return " + ".join(money(amount, currency) for currency, amount in sorted(sums.items()) if amount) or ""
+    return (
+        " + ".join(money(amount, currency) for currency, amount in sorted(sums.items()) if amount)
+        or ""
+    )
 
 
 def duration(seconds: float) -> str:
@@ -320,9 +349,13 @@ def duration(seconds: float) -> str:
         return " ".join(words)
     hours, minutes = divmod(minutes, 60)
     if hours < 24:
-        return " ".join([_("%(n)s h") % {"n": hours}, *([_("%(n)s min") % {"n": minutes}] if minutes else [])])
+        return " ".join(
+            [_("%(n)s h") % {"n": hours}, *([_("%(n)s min") % {"n": minutes}] if minutes else [])]
+        )
     days, hours = divmod(hours, 24)
-    return " ".join([_("%(n)s d") % {"n": days}, *([_("%(n)s h") % {"n": hours}] if hours and days < 7 else [])])
+    return " ".join(
+        [_("%(n)s d") % {"n": days}, *([_("%(n)s h") % {"n": hours}] if hours and days < 7 else [])]
+    )
 
 
 def short(seconds: float) -> str:

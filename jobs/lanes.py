@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -175,11 +174,6 @@ def free_killed() -> int:
             freed += free(run_id=run_id)
             path.unlink(missing_ok=True)
     return freed
-
-
-def code_version() -> str:
-    """What a lane shows as the code it runs: RELEASE where the deployment sets it."""
-    return os.environ.get("RELEASE", "")[:40]
 
 
 # --- is there anything to do ------------------------------------------------------------------------------------------

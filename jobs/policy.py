@@ -23,6 +23,7 @@ KEY_REJECTED_S = 60.0
 POISON_DEATHS = 3
 MISSING_FOR_S = 3600.0  # a task the provider does not know for this long becomes a case
 LANE_DIED = "lane_died"
+_FREE = frozenset({Charge.NONE, Charge.REFUNDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +205,11 @@ def _release(job: JobView, task: TaskView, *, rules: Rules) -> Release | None:
     match task.state:
         case TaskState.STORED:
             return Release.STORED
-        case TaskState.REFUSED:
+        case TaskState.REFUSED if task.charge in _FREE:
             return Release.FREE
-        case TaskState.UNSENT:
+        case TaskState.UNSENT if task.charge in _FREE:
             return Release.ABSENT if task.absent else Release.UNSENT
-        case TaskState.FAILED if task.charge in {Charge.NONE, Charge.REFUNDED}:
+        case TaskState.FAILED if task.charge in _FREE:
             return Release.FREE
         case TaskState.FAILED if task.target_id in job.standing_next and (
             task.charge is Charge.CHARGED or task.receipts_over
@@ -407,6 +408,8 @@ def _case_of(task: TaskView, released: dict[UUID, Release]) -> NewCase | None:
             return _case(CaseKind.PAID_WITHOUT_RESULT, task, why=why)
         case TaskState.COMPLETED if task.fetch_given_up:
             return _case(CaseKind.FETCH_FAILED, task, why=task.fetch_trouble)
+        case TaskState.REFUSED | TaskState.UNSENT if task.charge is Charge.CHARGED:
+            return _case(CaseKind.FAILED_BUT_CHARGED, task, why=why)
         case TaskState.ACCEPTED if task.watch_over:
             return _case(CaseKind.NEVER_ANSWERED, task)
         case TaskState.ACCEPTED if task.missing_long:

@@ -5,6 +5,7 @@ Replayed before anything is called unknown; a host's `SpoolHost` row says up to 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -55,12 +56,15 @@ def replay(*, host: str, now: datetime) -> set[int]:
     for path in sorted(_folder().glob("*.json")):
         try:
             fact = from_plain(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError):
+        except FileNotFoundError:
+            continue  # another lane of this host replays too, and was quicker
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             logger.exception("spool.unreadable %s", path.name)
-            path.rename(path.with_suffix(".bad"))
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(path.with_suffix(".bad"))
             continue
         touched |= record(facts=[fact])
-        path.unlink()
+        path.unlink(missing_ok=True)
     if any(_folder().glob("*.bad")):
         clear = False
     if clear:

@@ -41,7 +41,7 @@ def run_lane() -> str:
         bell.ring()  # this message is used up; another cluster may take over
         return "stopping"
     held = lanes.take(
-        host=socket.gethostname(), pid=os.getpid(), version=lanes.code_version(), now=clock.now()
+        host=socket.gethostname(), pid=os.getpid(), version=settings.RELEASE, now=clock.now()
     )
     if held is None:
         return "full"

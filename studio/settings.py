@@ -245,6 +245,7 @@ if FALLBACK_ON - _FALLBACK_WORDS:
 
 # --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
 
+RELEASE = env.str("RELEASE", default="")  # shown as each lane's code version
 LANE_SLICE_SEC = _number("LANE_SLICE_SEC", 60, low=1, high=600)
 LANE_DRAIN_SEC = 5.0  # how long a stopping lane lets asynchronous calls finish
 _q_workers = (

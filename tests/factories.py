@@ -20,7 +20,7 @@ from jobs.states import ENDED, CaseKind, JobState
 from providers.models import Account, ProviderState, Target
 
 _numbers = itertools.count(1)
-PRICE = Decimal("8")
+PRICE = Decimal(8)
 MODEL = "google/gemini-3.1-flash-image-preview"
 
 
@@ -42,12 +42,18 @@ def tenant(slug: str = "studio", **values: Any) -> Tenant:
 
 
 def target(model: str = MODEL, *, provider: str = "polza", **values: Any) -> Target:
-    return Target.objects.get_or_create(provider=provider, model=model, defaults={"price": PRICE, "currency": "RUB", **values})[0]
+    return Target.objects.get_or_create(
+        provider=provider, model=model, defaults={"price": PRICE, "currency": "RUB", **values}
+    )[0]
 
 
-def account(now: datetime, *, provider: str = "polza", fingerprint: str = "f00dfeedcafe") -> Account:
+def account(
+    now: datetime, *, provider: str = "polza", fingerprint: str = "f00dfeedcafe"
+) -> Account:
     found: Account = Account.objects.get_or_create(
-        provider=provider, fingerprint=fingerprint, defaults={"created_at": now - timedelta(days=30)}
+        provider=provider,
+        fingerprint=fingerprint,
+        defaults={"created_at": now - timedelta(days=30)},
     )[0]
     return found
 
@@ -61,7 +67,13 @@ def provider_state(now: datetime, state: str = "available", **values: Any) -> Pr
     return made
 
 
-def job(now: datetime, state: JobState = JobState.PENDING, *, prompt: str = "A red bicycle against a white wall", **values: Any) -> Job:
+def job(
+    now: datetime,
+    state: JobState = JobState.PENDING,
+    *,
+    prompt: str = "A red bicycle against a white wall",
+    **values: Any,
+) -> Job:
     """Ended jobs finished half a minute ago; a succeeded one without a result needs `decided_at` (a person's word)."""
     to = values.pop("target", None) or target()
     created_at = values.pop("created_at", now - timedelta(minutes=3))
@@ -74,7 +86,9 @@ def job(now: datetime, state: JobState = JobState.PENDING, *, prompt: str = "A r
     }
     if state is JobState.SUCCEEDED and "delivered" not in values:
         defaults["decided_at"] = now - timedelta(seconds=30)
-    made = Job.objects.create(prompt=prompt, target=to, state=state, created_at=created_at, **defaults | values)
+    made = Job.objects.create(
+        prompt=prompt, target=to, state=state, created_at=created_at, **defaults | values
+    )
     event(made, "created", created_at, target=to.name)
     return made
 
@@ -93,7 +107,11 @@ def task(of: Job, now: datetime, *, armed: bool = True, **values: Any) -> Provid
         "created_at": at - timedelta(milliseconds=300),
     }
     if armed:
-        defaults |= {"armed_at": at, "send_not_after": at + timedelta(seconds=10), "call_deadline_s": 30.0}
+        defaults |= {
+            "armed_at": at,
+            "send_not_after": at + timedelta(seconds=10),
+            "call_deadline_s": 30.0,
+        }
     if values.get("blocks_send") is False:
         defaults["released_by"] = "free"
     made = ProviderTask.objects.create(job=of, **defaults | values)
@@ -108,7 +126,14 @@ def accepted(of: Job, now: datetime, **values: Any) -> ProviderTask:
     at = values.get("armed_at", now - timedelta(minutes=1)) + timedelta(seconds=1.2)
     number = next(_numbers)
     made = task(
-        of, now, **{"provider_id": f"gen_{number:06d}{uuid.uuid4().hex[:10]}", "accepted_at": at, "last_status": "processing"} | values
+        of,
+        now,
+        **{
+            "provider_id": f"gen_{number:06d}{uuid.uuid4().hex[:10]}",
+            "accepted_at": at,
+            "last_status": "processing",
+        }
+        | values,
     )
     event(of, "accepted", at, task=made, provider_id=made.provider_id)
     return made
@@ -116,9 +141,25 @@ def accepted(of: Job, now: datetime, **values: Any) -> ProviderTask:
 
 def lost(of: Job, now: datetime, **values: Any) -> ProviderTask:
     at = values.get("armed_at", now - timedelta(minutes=1)) + timedelta(seconds=2)
-    evidence = {"submit": {"status": None, "headers": {}, "body": "", "broke": "ReadError: connection reset by peer", "left": True}}
+    evidence: dict[str, Any] = {
+        "submit": {
+            "status": None,
+            "headers": {},
+            "body": "",
+            "broke": "ReadError: connection reset by peer",
+            "left": True,
+        }
+    }
     made = task(
-        of, now, **{"lost_at": at, "failure_class": "unknown", "failure_text": "connection reset by peer", "evidence": evidence} | values
+        of,
+        now,
+        **{
+            "lost_at": at,
+            "failure_class": "unknown",
+            "failure_text": "connection reset by peer",
+            "evidence": evidence,
+        }
+        | values,
     )
     event(of, "lost", at, task=made, reason="connection reset by peer")
     return made
@@ -135,7 +176,9 @@ def picture(hue: int = 200, *, text: str = "", size: int = 640) -> Image.Image:
     return image
 
 
-def result(of: Job, now: datetime, *, by: ProviderTask | None = None, hue: int = 200, deliver: bool = True) -> Result:
+def result(
+    of: Job, now: datetime, *, by: ProviderTask | None = None, hue: int = 200, deliver: bool = True
+) -> Result:
     """A real file with a thumbnail below MEDIA_ROOT."""
     stem = f"results/test/{uuid.uuid4()}"
     path = results.path_of(f"{stem}.png")
@@ -167,12 +210,21 @@ def done(now: datetime, *, hue: int = 200, **values: Any) -> Job:
     event(made, "stored", armed + took + timedelta(seconds=1), task=send)
     event(made, "succeeded", armed + took + timedelta(seconds=1))
     result(made, now, by=send, hue=hue)
-    Job.objects.filter(pk=made.pk).update(state=JobState.SUCCEEDED, finished_at=armed + took + timedelta(seconds=1))
+    Job.objects.filter(pk=made.pk).update(
+        state=JobState.SUCCEEDED, finished_at=armed + took + timedelta(seconds=1)
+    )
     made.refresh_from_db()
     return made
 
 
-def case(kind: CaseKind, now: datetime, *, of: Job | None = None, by: ProviderTask | None = None, **values: Any) -> Case:
+def case(
+    kind: CaseKind,
+    now: datetime,
+    *,
+    of: Job | None = None,
+    by: ProviderTask | None = None,
+    **values: Any,
+) -> Case:
     opened_at = values.pop("opened_at", now - timedelta(minutes=40))
     defaults = {"money_at_risk": PRICE, "currency": "RUB", "due_at": opened_at + timedelta(hours=4)}
     made = Case.objects.create(kind=kind, job=of, task=by, opened_at=opened_at, **defaults | values)
@@ -181,7 +233,15 @@ def case(kind: CaseKind, now: datetime, *, of: Job | None = None, by: ProviderTa
     return made
 
 
-def event(of: Job, kind: str, at: datetime, *, task: ProviderTask | None = None, actor: User | None = None, **data: Any) -> JobEvent:
+def event(
+    of: Job,
+    kind: str,
+    at: datetime,
+    *,
+    task: ProviderTask | None = None,
+    actor: User | None = None,
+    **data: Any,
+) -> JobEvent:
     return JobEvent.objects.create(job=of, task=task, kind=kind, at=at, actor=actor, data=data)
 
 
@@ -212,11 +272,31 @@ def everything(now: datetime) -> dict[str, Job]:
         "cancelled": job(now, JobState.CANCELLED, reason="cancelled", reason_text="Ordered twice", decided_at=now - minute),
     }  # fmt: skip
     task(jobs["sending"], now, armed_at=now - timedelta(seconds=3))
-    accepted(jobs["at_provider"], now, armed_at=now - timedelta(seconds=38), polls=12, next_poll_at=now + timedelta(seconds=2))
+    accepted(
+        jobs["at_provider"],
+        now,
+        armed_at=now - timedelta(seconds=38),
+        polls=12,
+        next_poll_at=now + timedelta(seconds=2),
+    )
     accepted(jobs["late"], now, armed_at=now - 24 * minute, polls=310)
     lost(jobs["looking"], now)
-    accepted(jobs["checking"], now, failed_at=now - timedelta(seconds=20), failure_class="down", failure_text="upstream error", last_status="failed")
-    accepted(jobs["fetching"], now, completed_at=now - timedelta(seconds=1), cost_poll=Decimal("7.84"), last_status="completed", polls=9)
+    accepted(
+        jobs["checking"],
+        now,
+        failed_at=now - timedelta(seconds=20),
+        failure_class="down",
+        failure_text="upstream error",
+        last_status="failed",
+    )
+    accepted(
+        jobs["fetching"],
+        now,
+        completed_at=now - timedelta(seconds=1),
+        cost_poll=Decimal("7.84"),
+        last_status="completed",
+        polls=9,
+    )
     send = lost(
         jobs["unknown"], now, armed_at=now - 69 * minute,
         candidates=[{"provider_id": "gen_93ab77", "model": MODEL, "status": "completed", "cost": "7.84"}],
@@ -228,8 +308,21 @@ def everything(now: datetime) -> dict[str, Job]:
         evidence={"verdict": {"status": 200, "headers": {"content-type": "application/json", "authorization": "[hidden]"},
                               "body": '{"id":"gen_1","status":"failed","error":{"message":"generation failed"}}'}},
     )  # fmt: skip
-    case(CaseKind.FAILED_BUT_CHARGED, now, of=jobs["charged"], by=send, opened_at=now - 316 * minute, money_at_risk=Decimal("7.84"))
-    case(CaseKind.BY_HAND, now, of=jobs["by_hand"], money_at_risk=Decimal(0), note="The customer calls back tomorrow.")
+    case(
+        CaseKind.FAILED_BUT_CHARGED,
+        now,
+        of=jobs["charged"],
+        by=send,
+        opened_at=now - 316 * minute,
+        money_at_risk=Decimal("7.84"),
+    )
+    case(
+        CaseKind.BY_HAND,
+        now,
+        of=jobs["by_hand"],
+        money_at_risk=Decimal(0),
+        note="The customer calls back tomorrow.",
+    )
     for at in (5, 4):
         task(
             jobs["failed"], now, armed_at=now - at * minute, blocks_send=False, refusal_class="rejected", refused_at=now - (at - 1) * minute,
@@ -240,6 +333,17 @@ def everything(now: datetime) -> dict[str, Job]:
         made = done(now, hue=number * 18, created_at=now - timedelta(minutes=12 + 7 * number), reference=f"B-20{number + 10}",
                     prompt=["Cover: a lighthouse at dusk, oil", "Синий велосипед у белой стены", "باغ ایرانی با حوض آبی"][number % 3])  # fmt: skip
         jobs[f"done{number}"] = made
-    provider_state(now, "throttled", reason="HTTP 429: too many requests", blocked_until=now + timedelta(seconds=40))
-    provider_state(now, "quota_exhausted", model="openai/gpt-5-image", blocked_until=now + timedelta(hours=52), reason="weekly limit reached")
+    provider_state(
+        now,
+        "throttled",
+        reason="HTTP 429: too many requests",
+        blocked_until=now + timedelta(seconds=40),
+    )
+    provider_state(
+        now,
+        "quota_exhausted",
+        model="openai/gpt-5-image",
+        blocked_until=now + timedelta(hours=52),
+        reason="weekly limit reached",
+    )
     return jobs

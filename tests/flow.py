@@ -1,6 +1,6 @@
 """The engine's real stages, pass by pass, against the sandbox's world in this process: one clock, no socket, no waiting.
 
-A `Points` counts what a lane does to the world outside it (writes, commits, HTTP calls) and can end it at any of them,
+A `Points` counts what a lane does to the world outside it (commits and HTTP calls) and can end it at any of them,
 before or after, as a killed process ends: what was not committed is rolled back, what it knew is forgotten, and it does
 nothing more.
 """
@@ -62,6 +62,8 @@ DEATH_NOTICED_S = lanes.DEAD_AFTER_S * 2
 CANARY_AFTER_S = 150.0
 GIVE_UP_AFTER_S = 4 * 3600.0
 
+# Signs of life, written in every pass whatever happens.
+_BEATS = ("jobs_lane", "jobs_spoolhost")
 _TLS = ssl.create_default_context()
 _PAINTER = Painter()
 
@@ -102,6 +104,7 @@ class Points:
     names: list[str] = field(default_factory=list)
     effective: set[int] = field(default_factory=set)
     _dirty: bool = False
+    _depth: int = 0
 
     def alive(self) -> None:
         if self.dead:
@@ -133,29 +136,41 @@ class Points:
         many: bool,  # noqa: FBT001  Django's signature
         context: dict[str, Any],
     ) -> Any:
-        """A wrapper for `connection.execute_wrapper`: each write and each commit is a point.
+        """A wrapper for `connection.execute_wrapper`: each commit, and each write that is its own commit, is a point.
 
-        The test's own transaction is open around everything, so a commit shows as the release of a savepoint.
+        A write within a transaction is none: killed there or before the commit, the database rolls back the same. The
+        test's own transaction is open around everything, so a commit shows as the release of the outermost savepoint.
         """
         verb = sql.split(None, 1)[0].upper()
         if verb == "ROLLBACK":
-            return execute(sql, params, many, context)  # the database rolls a dead client back by itself
+            self._dirty = False
+            return execute(sql, params, many, context)  # the database does it for a dead client too
         self.alive()
-        if verb == "RELEASE":
-            return self._commit(execute, sql, params, many, context)
-        if verb not in {"INSERT", "UPDATE", "DELETE"}:
-            return execute(sql, params, many, context)
-        number = self.begin(" ".join(sql.split()[:3]))
-        done = execute(sql, params, many, context)
-        changed = context["cursor"].rowcount != 0
-        self._dirty |= changed
-        self.end(number, changed=changed)
+        if verb == "SAVEPOINT":
+            self._depth += 1
+        elif verb == "RELEASE":
+            self._depth -= 1
+            if self._depth == 0:
+                return self._commit(execute, sql, params, many, context)
+        elif verb in {"INSERT", "UPDATE", "DELETE"}:
+            return self._write(execute, sql, params, many, context)
+        return execute(sql, params, many, context)
+
+    def _write(self, execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        name = " ".join(sql.split()[:3]).replace('"', "")
+        beats = any(table in name for table in _BEATS)
+        number = None if self._depth or beats else self.begin(name)
+        done = execute(sql, *rest)
+        changed = rest[-1]["cursor"].rowcount != 0 and not beats
+        if number is None:
+            self._dirty |= changed
+        else:
+            self.end(number, changed=changed)
         return done
 
     def _commit(self, execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         def roll_back() -> None:
             execute(sql.replace("RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT"), *rest)
-            execute(sql, *rest)
 
         number = self.begin("commit", undo=roll_back)
         done = execute(sql, *rest)

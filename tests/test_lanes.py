@@ -292,6 +292,15 @@ def test_a_message_that_another_cluster_is_just_popping_is_passed_over(
         assert broker._pop() == [(second, "second")]
 
 
+def test_a_stopping_cluster_leaves_messages_to_others(
+    broker: NotifyingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.enqueue("message")
+    monkeypatch.setattr("jobs.broker.lifeline.pulled", lambda: True)
+    assert broker.dequeue() is None
+    assert len(broker._pop()) == 1
+
+
 def test_a_message_ends_the_wait_for_one(broker: NotifyingBroker) -> None:
     broker._listen()
     broker.enqueue("message")

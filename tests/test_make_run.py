@@ -140,8 +140,3 @@ def test_make_run_makes_twelve_pictures_and_leaves_nothing_however_it_ends(clone
     desk.wait_until_up()
     os.kill(desk.make.pid, signal.SIGKILL)
     desk.gone_within_s(15)
-
-    desk = Desk(clone)
-    desk.wait_until_up()
-    os.kill(desk.demo, signal.SIGTERM)
-    desk.gone_within_s(15)

@@ -31,7 +31,9 @@ class Outcome:
     skipped: list[tuple[Job, str]] = field(default_factory=list)
 
 
-def view(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse:
+def view(
+    model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Job], verb: Verb
+) -> HttpResponse:
     """An action of the list: asks on the first press, does it on the second."""
     jobs = list(queryset)
     fits = [job for job in jobs if verb.offered(job)]
@@ -66,7 +68,9 @@ def skip_reason(job: Job, verb: Verb) -> str:
     """Why a job is left out, in words."""
     task = blocking_task(job)
     if verb is verbs.RETRY and task is not None:
-        return _("its last send may have cost %(money)s; decide it by itself") % {"money": verbs.money_of(task)}
+        return _("its last send may have cost %(money)s; decide it by itself") % {
+            "money": verbs.money_of(task)
+        }
     return _("it is “%(state)s”") % {"state": job.get_state_display()}
 
 
@@ -76,18 +80,24 @@ def money(jobs: list[Job], verb: Verb) -> str:
     if verb is verbs.RETRY:
         for job in jobs:
             sums[job.target.currency] += job.target.price
-        return _("About %(money)s in all, if each is made once.") % {"money": display.totals(sums)} if sums else ""
+        return (
+            _("About %(money)s in all, if each is made once.") % {"money": display.totals(sums)}
+            if sums
+            else ""
+        )
     for job in jobs:
         for task in verbs.under_way(job):
             sums[task.currency] += task.cost if task.cost is not None else task.estimated_cost
     if not sums:
         return _("No send of theirs is under way.")
-    return _("Sends under way may have cost %(money)s; they stay watched.") % {"money": display.totals(sums)}
+    return _("Sends under way may have cost %(money)s; they stay watched.") % {
+        "money": display.totals(sums)
+    }
 
 
 def _run(request: HttpRequest, verb: Verb, jobs: list[Job], data: dict[str, Any]) -> Outcome:
     """Each job by itself: what one refuses stops no other."""
-    assert request.user.is_authenticated  # noqa: S101  the changelist let nobody else in
+    assert request.user.is_authenticated
     outcome = Outcome()
     for job in jobs:
         try:

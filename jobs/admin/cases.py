@@ -38,16 +38,25 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
     empty = EmptyState(
         "circle-check",
         gettext_lazy("The desk is empty"),
-        gettext_lazy("Nothing needs a person. What the machine can't settle by itself appears here, with its money."),
+        gettext_lazy(
+            "Nothing needs a person. What the machine can't settle by itself appears here, with its money."
+        ),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Case]:
-        cases = Case.objects.select_related("job", "job__tenant", "owner", "task__target", "resolved_by")
+        cases = Case.objects.select_related(
+            "job", "job__tenant", "owner", "task__target", "resolved_by"
+        )
         return cases.annotate(prompt_start=Left("job__prompt", 120)).defer(
-            "job__prompt", "job__params", "task__evidence", "task__files", "task__result_text", "task__candidates"
+            "job__prompt",
+            "job__params",
+            "task__evidence",
+            "task__files",
+            "task__result_text",
+            "task__candidates",
         )
 
-    def get_ordering(self, request: HttpRequest) -> Sequence[str]:
+    def get_ordering(self, request: HttpRequest) -> Any:
         if request.GET.get("show") == "closed":
             return ("-resolved_at", "-pk")
         return ("-money_at_risk", "opened_at", "pk")
@@ -58,13 +67,19 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             case.shown_now = now
         return rows
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         return super().changelist_view(request, {"title": _("Desk"), **(extra_context or {})})
 
     @admin.display(description=gettext_lazy("case"))
     def what_cell(self, case: Any) -> SafeString:
         kind = CaseKind(case.kind)
-        second = display.RESOLUTIONS.get(case.resolution, case.resolution) if case.resolved_at else display.CASE_HINTS[kind][0]
+        second = (
+            display.RESOLUTIONS.get(case.resolution, case.resolution)
+            if case.resolved_at
+            else display.CASE_HINTS[kind][0]
+        )
         return format_html(
             '<span class="what"><span class="what-first"><span>{}</span></span><span class="what-second" title="{}">{}</span></span>',
             str(case.get_kind_display()).capitalize(),
@@ -115,7 +130,11 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         )
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         case = self.get_object(request, object_id)
         if case is None:
@@ -137,11 +156,35 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             "job": job,
         }
         if job is not None:
+            job_verbs = (
+                verbs.allowed(verbs.JOB_VERBS, request.user, job)
+                if case.resolved_at is None
+                else []
+            )
             context |= {
                 "look": display.PHASES[phases.phase(job, jobs_rows.blocking_task(job), now)],
-                "job_verbs": verbs.allowed(verbs.JOB_VERBS, request.user, job) if case.resolved_at is None else [],
-                "sends": [job_page.send(one, user=request.user) for one in reversed(job.tasks.all())],
+                "job_verbs": job_verbs,
+                **_primary(case, request.user, job_verbs),
+                "sends": [
+                    job_page.send(one, user=request.user) for one in reversed(job.tasks.all())
+                ],
                 "results": job.results.all(),
                 "photos": job.photos.all(),
             }
         return TemplateResponse(request, "desk/case.html", context)
+
+
+def _primary(case: Case, user: Any, job_verbs: Sequence[verbs.Verb]) -> dict[str, Any]:
+    """The one likely next step: attach the id of a lost send, else whatever ends the job."""
+    if case.task is not None and verbs.ATTACH in verbs.allowed(verbs.TASK_VERBS, user, case.task):
+        return (
+            {"primary": verbs.ATTACH, "primary_thing": case.task}
+            if case.resolved_at is None
+            else {}
+        )
+    wanted = (
+        verbs.RETRY
+        if case.kind in {CaseKind.REFUSED_BY_ALL, CaseKind.ATTEMPTS_EXHAUSTED}
+        else verbs.RESOLVE
+    )
+    return {"primary": wanted, "primary_thing": case.job} if wanted in job_verbs else {}

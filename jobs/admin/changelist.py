@@ -73,9 +73,9 @@ class DeskChangeList(ChangeList):
 
     def get_query_string(self, new_params: Any = None, remove: Any = None) -> str:
         """Another filter starts at the first page."""
-        return super().get_query_string(new_params, [*(remove or []), OLDER, NEWER])  # type: ignore[no-any-return]
+        return super().get_query_string(new_params, [*(remove or []), OLDER, NEWER])
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         if self.keyset:
             return [f"-{name}" for name in self.keyset]
         return super().get_ordering(request, queryset)
@@ -85,7 +85,9 @@ class DeskChangeList(ChangeList):
             self._keyset_page(request)
         else:
             super().get_results(request)
-        self.result_list = self.model_admin.dress(list(self.result_list), request)
+        dress = getattr(self.model_admin, "dress", None)
+        if dress is not None:
+            self.result_list = dress(list(self.result_list), request)
 
     def _keyset_page(self, request: HttpRequest) -> None:
         self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
@@ -100,11 +102,17 @@ class DeskChangeList(ChangeList):
         older_than = None if newer_than else self._edge(request.GET.get(OLDER))
         if newer_than is not None:
             order = [*self.keyset]
-            rows = list(self.queryset.filter(self._beyond(newer_than, "gt")).order_by(*order)[: room + 1])
+            rows = list(
+                self.queryset.filter(self._beyond(newer_than, "gt")).order_by(*order)[: room + 1]
+            )
             more_newer, more_older = len(rows) > room, True
             rows = rows[:room][::-1]
         else:
-            page = self.queryset if older_than is None else self.queryset.filter(self._beyond(older_than, "lt"))
+            page = (
+                self.queryset
+                if older_than is None
+                else self.queryset.filter(self._beyond(older_than, "lt"))
+            )
             rows = list(page[: room + 1])
             more_newer, more_older = older_than is not None, len(rows) > room
             rows = rows[:room]
@@ -118,7 +126,9 @@ class DeskChangeList(ChangeList):
         if not raw:
             return None
         try:
-            key: tuple[Any, ...] | None = self.root_queryset.filter(pk=raw).values_list(*self.keyset).first()
+            key: tuple[Any, ...] | None = (
+                self.root_queryset.filter(pk=raw).values_list(*self.keyset).first()
+            )
         except (ValueError, ValidationError):
             return None
         return key

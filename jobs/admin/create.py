@@ -54,7 +54,9 @@ class NewJobsForm(forms.Form):
     reference = forms.CharField(
         label=gettext_lazy("Reference"),
         required=False,
-        help_text=gettext_lazy("The customer's own name for it. Several jobs get -1, -2, … behind it."),
+        help_text=gettext_lazy(
+            "The customer's own name for it. Several jobs get -1, -2, … behind it."
+        ),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     target = forms.ModelChoiceField(
@@ -64,7 +66,9 @@ class NewJobsForm(forms.Form):
         help_text=gettext_lazy("Empty: the configured route, with its fallbacks."),
         empty_label=gettext_lazy("the configured route"),
     )
-    tenant = forms.ModelChoiceField(label=gettext_lazy("Tenant"), queryset=Tenant.objects.none(), empty_label=None)
+    tenant = forms.ModelChoiceField(
+        label=gettext_lazy("Tenant"), queryset=Tenant.objects.none(), empty_label=None
+    )
     count = forms.IntegerField(
         label=gettext_lazy("How many of each"), min_value=1, max_value=MOST_COPIES, initial=1
     )
@@ -76,20 +80,31 @@ class NewJobsForm(forms.Form):
     token = forms.UUIDField(widget=forms.HiddenInput)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, label_suffix="", **kwargs)
+        kwargs.setdefault("label_suffix", "")
+        super().__init__(*args, **kwargs)
         tenants, targets = self.fields["tenant"], self.fields["target"]
-        assert isinstance(tenants, forms.ModelChoiceField)  # noqa: S101  declared above
-        assert isinstance(targets, forms.ModelChoiceField)  # noqa: S101  declared above
+        assert isinstance(tenants, forms.ModelChoiceField)
+        assert isinstance(targets, forms.ModelChoiceField)
         tenants.queryset = Tenant.objects.order_by("name")
-        targets.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by("provider", "model")
+        targets.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by(
+            "provider", "model"
+        )
 
     def clean_prompts(self) -> list[str]:
-        lines = [(at, line) for at, line in enumerate(self.cleaned_data["prompts"].splitlines(), 1) if line.strip()]
+        lines = [
+            (at, line)
+            for at, line in enumerate(self.cleaned_data["prompts"].splitlines(), 1)
+            if line.strip()
+        ]
         if not lines:
-            raise forms.ValidationError(_("The prompt is empty. Write what the picture should show."))
+            raise forms.ValidationError(
+                _("The prompt is empty. Write what the picture should show.")
+            )
         if len(lines) > MOST_PROMPTS:
             raise forms.ValidationError(
-                _("%(count)d lines; at most %(most)d at a time. Longer lists: manage.py generate --from FILE.csv.")
+                _(
+                    "%(count)d lines; at most %(most)d at a time. Longer lists: manage.py generate --from FILE.csv."
+                )
                 % {"count": len(lines), "most": MOST_PROMPTS}
             )
         prompts, problems = [], []
@@ -97,7 +112,9 @@ class NewJobsForm(forms.Form):
             try:
                 prompts.append(intake.check_prompt(line))
             except InputError as error:
-                problems.append(_("Line %(line)d: %(problem)s") % {"line": at, "problem": error.message})
+                problems.append(
+                    _("Line %(line)d: %(problem)s") % {"line": at, "problem": error.message}
+                )
         if problems:
             raise forms.ValidationError(problems[:20])
         return prompts
@@ -108,8 +125,8 @@ class NewJobsForm(forms.Form):
         except InputError as error:
             raise forms.ValidationError(error.message) from None
 
-    def clean_photos(self) -> list[UploadedFile]:
-        photos: list[UploadedFile] = self.cleaned_data["photos"]
+    def clean_photos(self) -> list[UploadedFile[Any]]:
+        photos: list[UploadedFile[Any]] = self.cleaned_data["photos"]
         if len(photos) > MOST_PHOTOS:
             raise forms.ValidationError(_("At most %(most)d photos.") % {"most": MOST_PHOTOS})
         return photos
@@ -119,7 +136,8 @@ class NewJobsForm(forms.Form):
         many = len(data.get("prompts", ())) * data.get("count", 1)
         if many > MOST_JOBS:
             raise forms.ValidationError(
-                _("That would be %(count)d jobs; at most %(most)d at a time.") % {"count": many, "most": MOST_JOBS}
+                _("That would be %(count)d jobs; at most %(most)d at a time.")
+                % {"count": many, "most": MOST_JOBS}
             )
         return data
 
@@ -136,7 +154,13 @@ def new_jobs(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
             if done is not None:
                 return done
     else:
-        form = NewJobsForm(initial={"tenant": tenant.pk, "token": uuid.uuid4(), "prompts": request.GET.get("prompt", "")})
+        form = NewJobsForm(
+            initial={
+                "tenant": tenant.pk,
+                "token": uuid.uuid4(),
+                "prompts": request.GET.get("prompt", ""),
+            }
+        )
     price = configured[0]
     context |= {
         "title": _("New jobs"),
@@ -169,12 +193,18 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
         field = {"photo": "photos", "prompt": "prompts"}.get(error.field, error.field)
         form.add_error(field if field in form.fields else None, error.message)
         return None
-    assert request.user.is_authenticated  # noqa: S101  admin_view let nobody else in
-    batch = create_jobs(jobs=jobs, tenant=data["tenant"], actor=request.user, now=clock.now(), token=data["token"])
+    assert request.user.is_authenticated
+    batch = create_jobs(
+        jobs=jobs, tenant=data["tenant"], actor=request.user, now=clock.now(), token=data["token"]
+    )
     price = sum((job.route[0].price for job in jobs), Decimal(0))
     messages.success(
         request,
-        ngettext("%(count)d job is on its way, about %(money)s.", "%(count)d jobs are on their way, about %(money)s.", len(jobs))
+        ngettext(
+            "%(count)d job is on its way, about %(money)s.",
+            "%(count)d jobs are on their way, about %(money)s.",
+            len(jobs),
+        )
         % {"count": len(jobs), "money": display.money(price, route[0].currency)},
     )
     if len(jobs) == 1:

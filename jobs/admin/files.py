@@ -9,7 +9,14 @@ from pathlib import Path
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
-from django.http import FileResponse, Http404, HttpRequest, HttpResponseBase, HttpResponseNotModified, StreamingHttpResponse
+from django.http import (
+    FileResponse,
+    Http404,
+    HttpRequest,
+    HttpResponseBase,
+    HttpResponseNotModified,
+    StreamingHttpResponse,
+)
 from django.shortcuts import get_object_or_404
 from django.utils.http import content_disposition_header, parse_etags, quote_etag
 
@@ -36,7 +43,11 @@ def result_thumbnail(request: HttpRequest, pk: int) -> HttpResponseBase:
     if not result.thumb_key:
         raise Http404
     return _serve(
-        request, result.thumb_key, media_type=_THUMBNAIL_TYPE, etag=f"{result.sha256}-t", name=f"{result.pk}.webp"
+        request,
+        result.thumb_key,
+        media_type=_THUMBNAIL_TYPE,
+        etag=f"{result.sha256}-t",
+        name=f"{result.pk}.webp",
     )
 
 
@@ -52,7 +63,9 @@ def _check(request: HttpRequest) -> None:
         raise PermissionDenied
 
 
-def _serve(request: HttpRequest, key: str, *, media_type: str, etag: str, name: str) -> HttpResponseBase:
+def _serve(
+    request: HttpRequest, key: str, *, media_type: str, etag: str, name: str
+) -> HttpResponseBase:
     """Files never change under their key, so browsers may keep them, privately. 404 for a key that leads elsewhere, also
     by a symbolic link."""
     root = Path(settings.MEDIA_ROOT).resolve()
@@ -71,7 +84,9 @@ def _serve(request: HttpRequest, key: str, *, media_type: str, etag: str, name: 
         response = _body(request, path)
         response.headers["Content-Type"] = media_type
         response.headers["Content-Length"] = str(path.stat().st_size)
-        response.headers["Content-Disposition"] = content_disposition_header(not inline, name) or "attachment"
+        response.headers["Content-Disposition"] = (
+            content_disposition_header(not inline, name) or "attachment"
+        )
     response.headers["ETag"] = tag
     response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -31,7 +31,7 @@ class JobStateTabs(admin.SimpleListFilter):
         return queryset.filter(state=self.value()) if self.value() else queryset
 
 
-_AT_WORK = {
+_AT_WORK: dict[str, tuple[Any, dict[str, Any]]] = {
     "sending": (gettext_lazy("sending"), {"state__in": [TaskState.INTENT, TaskState.SENDING]}),
     "at_provider": (gettext_lazy("at the provider"), {"state": TaskState.ACCEPTED}),
     "looking": (gettext_lazy("outcome unknown"), {"state": TaskState.UNKNOWN}),
@@ -52,7 +52,7 @@ class PhaseFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() not in _AT_WORK:
             return queryset
-        lookup: dict[str, Any] = _AT_WORK[self.value() or ""][1]
+        lookup = _AT_WORK[self.value() or ""][1]
         blocking = ProviderTask.objects.filter(job=OuterRef("pk"), blocks_send=True, **lookup)
         return queryset.filter(Exists(blocking), state__in=[JobState.ACTIVE, JobState.MANUAL])
 
@@ -86,7 +86,11 @@ class BatchFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         wanted = request.GET.get(self.parameter_name, "")
-        batch = Batch.objects.filter(pk=int(wanted)).first() if wanted.isdecimal() and len(wanted) < 18 else None
+        batch = (
+            Batch.objects.filter(pk=int(wanted)).first()
+            if wanted.isdecimal() and len(wanted) < 18
+            else None
+        )
         return [(str(batch.pk), str(batch))] if batch else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -102,7 +106,12 @@ class CaseTabs(admin.SimpleListFilter):
     tabs = True
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("mine", _("mine")), ("free", _("nobody's")), ("overdue", _("overdue")), ("closed", _("closed"))]
+        return [
+            ("mine", _("mine")),
+            ("free", _("nobody's")),
+            ("overdue", _("overdue")),
+            ("closed", _("closed")),
+        ]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         choices = super().choices(changelist)

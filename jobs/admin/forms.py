@@ -36,7 +36,8 @@ class VerbForm(forms.Form):
     """Any of the forms below; `thing` is the row the verb is for."""
 
     def __init__(self, *args: Any, thing: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, label_suffix="", **kwargs)
+        kwargs.setdefault("label_suffix", "")
+        super().__init__(*args, **kwargs)
         self.thing = thing
 
 
@@ -45,30 +46,52 @@ class NothingForm(VerbForm):
 
 
 class ReasonForm(VerbForm):
-    reason = _text(gettext_lazy("Why"), required=False, help_text=gettext_lazy("Kept in the timeline with your name."))
+    reason = _text(
+        gettext_lazy("Why"),
+        required=False,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
 
 
 class NoteForm(VerbForm):
-    note = _text(gettext_lazy("Note"), required=True, help_text=gettext_lazy("What the next person should know."))
+    note = _text(
+        gettext_lazy("Note"),
+        required=True,
+        help_text=gettext_lazy("What the next person should know."),
+    )
 
 
 class ResendForm(VerbForm):
-    reason = _text(gettext_lazy("Why"), required=True, help_text=gettext_lazy("Kept with the possible duplicate."))
-    sure = forms.BooleanField(label=gettext_lazy("I know that this may be paid twice."), required=True)
+    reason = _text(
+        gettext_lazy("Why"),
+        required=True,
+        help_text=gettext_lazy("Kept with the possible duplicate."),
+    )
+    sure = forms.BooleanField(
+        label=gettext_lazy("I know that this may be paid twice."), required=True
+    )
 
 
 class RetargetForm(VerbForm):
-    target = forms.ModelChoiceField(label=gettext_lazy("Target"), queryset=Target.objects.none(), empty_label=None)
-    reason = _text(gettext_lazy("Why"), required=False, help_text=gettext_lazy("Kept in the timeline with your name."))
+    target = forms.ModelChoiceField(
+        label=gettext_lazy("Target"), queryset=Target.objects.none(), empty_label=None
+    )
+    reason = _text(
+        gettext_lazy("Why"),
+        required=False,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["target"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101  declared above
-        field.queryset = Target.objects.filter(kind=self.thing.kind, enabled=True, stopped_at__isnull=True).order_by(
-            "provider", "model"
+        assert isinstance(field, forms.ModelChoiceField)
+        field.queryset = Target.objects.filter(
+            kind=self.thing.kind, enabled=True, stopped_at__isnull=True
+        ).order_by("provider", "model")
+        self.initial.setdefault(
+            "target", next((pk for pk in self.thing.route if pk != self.thing.target_id), None)
         )
-        self.initial.setdefault("target", next((pk for pk in self.thing.route if pk != self.thing.target_id), None))
 
 
 class ResolveForm(VerbForm):
@@ -81,7 +104,11 @@ class ResolveForm(VerbForm):
         widget=forms.RadioSelect,
         initial="done",
     )
-    note = _text(gettext_lazy("Note"), required=True, help_text=gettext_lazy("What was done, and how the money stands."))
+    note = _text(
+        gettext_lazy("Note"),
+        required=True,
+        help_text=gettext_lazy("What was done, and how the money stands."),
+    )
     file = forms.FileField(
         label=gettext_lazy("Result made by hand"),
         required=False,
@@ -102,24 +129,32 @@ class AttachForm(VerbForm):
         help_text=gettext_lazy("As its dashboard or support names it."),
         widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
     )
-    reason = _text(gettext_lazy("How you know"), required=True, help_text=gettext_lazy("Kept in the timeline with your name."))
+    reason = _text(
+        gettext_lazy("How you know"),
+        required=True,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
 
 
 class CloseForm(VerbForm):
     resolution = forms.ChoiceField(
         label=gettext_lazy("How it was settled"),
-        choices=[(name, RESOLUTIONS[name]) for name in ("checked", "settled", "refund_asked", "gave_up")],
+        choices=[
+            (name, RESOLUTIONS[name]) for name in ("checked", "settled", "refund_asked", "gave_up")
+        ],
     )
     note = _text(gettext_lazy("Note"), required=True, help_text=gettext_lazy("What you found."))
 
 
 class RedButtonForm(VerbForm):
     reason = _text(
-        gettext_lazy("Why"), required=True, help_text=gettext_lazy("Everybody sees it on every page until it is lifted.")
+        gettext_lazy("Why"),
+        required=True,
+        help_text=gettext_lazy("Everybody sees it on every page until it is lifted."),
     )
 
 
-def keep_upload(upload: UploadedFile, *, job: Job, now: datetime) -> Stored:
+def keep_upload(upload: UploadedFile[Any], *, job: Job, now: datetime) -> Stored:
     """Check and store a file made by hand, like a fetched one. Raises Refused for what can't be a result."""
     temporary = results.new_temporary()
     with temporary.open("xb") as out:

@@ -28,12 +28,17 @@ PRESS = Verb(
     done=gettext_lazy("The red button is pressed. Nothing new is sent."),
     form=RedButtonForm,
     effects=lambda _nothing: [
-        Effect("octagon-pause", gettext_lazy("From this moment no job of any tenant is sent to any provider.")),
+        Effect(
+            "octagon-pause",
+            gettext_lazy("From this moment no job of any tenant is sent to any provider."),
+        ),
         Effect("eye", gettext_lazy("What is at a provider already is still watched and fetched.")),
         Effect("clock", gettext_lazy("Jobs stay in the queue; none is lost.")),
         Effect("lock", gettext_lazy("Only the owner can lift it.")),
     ],
-    run=lambda _nothing, actor, now, data: staff.press_red_button(actor=actor, now=now, reason=data["reason"]),
+    run=lambda _nothing, actor, now, data: staff.press_red_button(
+        actor=actor, now=now, reason=data["reason"]
+    ),
     dangerous=True,
 )
 
@@ -45,8 +50,12 @@ LIFT = Verb(
     icon="play",
     done=gettext_lazy("The red button is lifted. Sends go on."),
     form=ReasonForm,
-    effects=lambda _nothing: [Effect("play", gettext_lazy("Waiting jobs are sent again, within all limits, at once."))],
-    run=lambda _nothing, actor, now, data: staff.lift_red_button(actor=actor, now=now, reason=data["reason"]),
+    effects=lambda _nothing: [
+        Effect("play", gettext_lazy("Waiting jobs are sent again, within all limits, at once."))
+    ],
+    run=lambda _nothing, actor, now, data: staff.lift_red_button(
+        actor=actor, now=now, reason=data["reason"]
+    ),
 )
 
 
@@ -89,7 +98,9 @@ class HoldAdmin(MachineAdmin):
     empty = EmptyState(
         "octagon-pause",
         gettext_lazy("The red button was never pressed"),
-        gettext_lazy("An operator presses it from the menu under their name; it stops all new spending."),
+        gettext_lazy(
+            "An operator presses it from the menu under their name; it stops all new spending."
+        ),
     )
 
     @admin.display(description=gettext_lazy("since"))

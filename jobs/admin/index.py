@@ -37,9 +37,17 @@ def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
 
 def _desk(now: datetime) -> dict[str, Any]:
     opened = Case.objects.filter(resolved_at__isnull=True)
-    sums = opened.values_list("currency").annotate(Count("pk"), Sum("money_at_risk"), Min("opened_at")).order_by("currency")
+    sums = (
+        opened.values_list("currency")
+        .annotate(Count("pk"), Sum("money_at_risk"), Min("opened_at"))
+        .order_by("currency")
+    )
     rows = list(sums)
-    top = opened.select_related("job", "owner").defer("job__prompt").order_by("-money_at_risk", "opened_at", "pk")[:_TOP_CASES]
+    top = (
+        opened.select_related("job", "owner")
+        .defer("job__prompt")
+        .order_by("-money_at_risk", "opened_at", "pk")[:_TOP_CASES]
+    )
     return {
         "case_count": sum(count for _c, count, _m, _o in rows),
         "case_money": display.totals({currency: money for currency, _n, money, _o in rows}),
@@ -53,9 +61,21 @@ def _states() -> list[dict[str, Any]]:
     """Jobs by state now; each count stops at the cap, so that it costs the same at a million jobs."""
     url = reverse("admin:jobs_job_changelist")
     states = []
-    for state in (JobState.PENDING, JobState.ACTIVE, JobState.MANUAL, JobState.FAILED, JobState.SUCCEEDED):
+    for state in (
+        JobState.PENDING,
+        JobState.ACTIVE,
+        JobState.MANUAL,
+        JobState.FAILED,
+        JobState.SUCCEEDED,
+    ):
         count = Job.objects.filter(state=state)[: COUNT_CAP + 1].count()
-        states.append({"look": display.JOB_STATES[state], "count": capped_words(count), "url": f"{url}?state={state.value}"})
+        states.append(
+            {
+                "look": display.JOB_STATES[state],
+                "count": capped_words(count),
+                "url": f"{url}?state={state.value}",
+            }
+        )
     return states
 
 
@@ -65,7 +85,9 @@ def _newest() -> list[Result]:
 
 def _providers(now: datetime) -> list[dict[str, Any]]:
     in_flight = dict(
-        ProviderTask.objects.filter(state__in=[TaskState.INTENT, TaskState.SENDING, TaskState.ACCEPTED])
+        ProviderTask.objects.filter(
+            state__in=[TaskState.INTENT, TaskState.SENDING, TaskState.ACCEPTED]
+        )
         .values_list("account")
         .annotate(Count("pk"))
         .order_by("account")
@@ -80,9 +102,13 @@ def _providers(now: datetime) -> list[dict[str, Any]]:
             {
                 "account": account,
                 "state": next((one for one in own if not one.model), None),
-                "models": [one for one in own if one.model and one.state != ProviderState.State.AVAILABLE],
+                "models": [
+                    one for one in own if one.model and one.state != ProviderState.State.AVAILABLE
+                ],
                 "in_flight": in_flight.get(account.pk, 0),
-                "balance": display.money(account.balance, account.balance_currency) if account.balance is not None else "",
+                "balance": display.money(account.balance, account.balance_currency)
+                if account.balance is not None
+                else "",
             }
         )
     return cards
@@ -90,5 +116,14 @@ def _providers(now: datetime) -> list[dict[str, Any]]:
 
 def _lanes(now: datetime) -> dict[str, Any]:
     lanes = list(Lane.objects.order_by("slot"))
-    alive = [lane for lane in lanes if lane.run_id and lane.heartbeat_at and now - lane.heartbeat_at < LANE_DEAD_AFTER]
-    return {"alive": len(alive), "all": len(lanes), "rows": lanes, "alive_slots": {lane.slot for lane in alive}}
+    alive = [
+        lane
+        for lane in lanes
+        if lane.run_id and lane.heartbeat_at and now - lane.heartbeat_at < LANE_DEAD_AFTER
+    ]
+    return {
+        "alive": len(alive),
+        "all": len(lanes),
+        "rows": lanes,
+        "alive_slots": {lane.slot for lane in alive},
+    }

@@ -72,13 +72,27 @@ class Send:
 
 def load(pk: int) -> Job | None:
     """The job with everything its page needs; None where there is none."""
-    tasks = ProviderTask.objects.order_by("created_at", "id").select_related("target", "account", "released_user")
+    tasks = ProviderTask.objects.order_by("created_at", "id").select_related(
+        "target", "account", "released_user"
+    )
     return (
-        Job.objects.select_related("tenant", "target", "batch", "delivered", "created_by", "decided_by")
+        Job.objects.select_related(
+            "tenant", "target", "batch", "delivered", "created_by", "decided_by"
+        )
         .prefetch_related(
             Prefetch("tasks", queryset=tasks),
-            Prefetch("results", queryset=Result.objects.select_related("uploaded_by").order_by("created_at", "position", "id")),
-            Prefetch("cases", queryset=Case.objects.select_related("owner", "resolved_by").order_by("resolved_at", "opened_at")),
+            Prefetch(
+                "results",
+                queryset=Result.objects.select_related("uploaded_by").order_by(
+                    "created_at", "position", "id"
+                ),
+            ),
+            Prefetch(
+                "cases",
+                queryset=Case.objects.select_related("owner", "resolved_by").order_by(
+                    "resolved_at", "opened_at"
+                ),
+            ),
             "photos",
         )
         .filter(pk=pk)
@@ -98,7 +112,9 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "job": job,
         "now": now,
         "look": display.PHASES[phase],
-        "overdue": display.OVERDUE if phases.is_late(job, now) and phase is not Phase.LATE else None,
+        "overdue": display.OVERDUE
+        if phases.is_late(job, now) and phase is not Phase.LATE
+        else None,
         "notices": _notices(job, task, phase, wait, open_cases, user, now),
         "primary": _primary(job, allowed),
         "verbs": allowed,
@@ -117,7 +133,11 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
 
 def _primary(job: Job, allowed: Sequence[verbs.Verb]) -> verbs.Verb | None:
     """The one action at the end of the title row."""
-    wanted = {JobState.MANUAL: verbs.RESOLVE, JobState.FAILED: verbs.RETRY, JobState.CANCELLED: verbs.RETRY}
+    wanted = {
+        JobState.MANUAL: verbs.RESOLVE,
+        JobState.FAILED: verbs.RETRY,
+        JobState.CANCELLED: verbs.RETRY,
+    }
     verb = wanted.get(JobState(job.state))
     return verb if verb in allowed else None
 
@@ -137,15 +157,30 @@ def case_notice(case: Case, user: Any) -> Notice:
     hint, advice = display.CASE_HINTS[CaseKind(case.kind)]
     lines = [str(hint)]
     if case.money_at_risk:
-        lines.append(_("Money at risk: %(money)s.") % {"money": display.money(case.money_at_risk, case.currency)})
+        lines.append(
+            _("Money at risk: %(money)s.")
+            % {"money": display.money(case.money_at_risk, case.currency)}
+        )
     if case.resolved_at is None:
         lines.append(str(advice))
-    return Notice("amber", "hand", str(case.get_kind_display()).capitalize(), lines, case, verbs.allowed(verbs.CASE_VERBS, user, case))
+    return Notice(
+        "amber",
+        "hand",
+        str(case.get_kind_display()).capitalize(),
+        lines,
+        case,
+        verbs.allowed(verbs.CASE_VERBS, user, case),
+    )
 
 
 def _notices(
-    job: Job, task: ProviderTask | None, phase: Phase, wait: phases.Waiting | None, open_cases: Sequence[Case],
-    user: Any, now: datetime,
+    job: Job,
+    task: ProviderTask | None,
+    phase: Phase,
+    wait: phases.Waiting | None,
+    open_cases: Sequence[Case],
+    user: Any,
+    now: datetime,
 ) -> list[Notice]:
     notices = [case_notice(case, user) for case in open_cases]
     notice = _phase_notice(job, task, phase, wait, now)
@@ -154,7 +189,9 @@ def _notices(
     return notices
 
 
-def _phase_notice(job: Job, task: ProviderTask | None, phase: Phase, wait: phases.Waiting | None, now: datetime) -> Notice | None:
+def _phase_notice(
+    job: Job, task: ProviderTask | None, phase: Phase, wait: phases.Waiting | None, now: datetime
+) -> Notice | None:
     look = display.PHASES[phase]
     provider = task.account.provider.title() if task else job.target.provider.title()
     money = verbs.money_of(task) if task else ""
@@ -169,8 +206,12 @@ def _phase_notice(job: Job, task: ProviderTask | None, phase: Phase, wait: phase
                 look.icon,
                 _("The connection broke after the request was sent."),
                 [
-                    _("%(provider)s may have charged about %(money)s.") % {**values, "money": money.removeprefix("≈\u00a0")},
-                    _("Looking for it in %(provider)s's history; nothing is sent again until that is known.") % values,
+                    _("%(provider)s may have charged about %(money)s.")
+                    % {**values, "money": money.removeprefix("≈\u00a0")},
+                    _(
+                        "Looking for it in %(provider)s's history; nothing is sent again until that is known."
+                    )
+                    % values,
                 ],
             )
         case Phase.LATE:
@@ -178,22 +219,43 @@ def _phase_notice(job: Job, task: ProviderTask | None, phase: Phase, wait: phase
                 look.tone,
                 look.icon,
                 _("%(provider)s takes longer than it should.") % values,
-                [_("It is asked every so often until it answers. Nothing is sent again meanwhile: %(money)s may be charged.") % values],
+                [
+                    _(
+                        "It is asked every so often until it answers. Nothing is sent again meanwhile: %(money)s may be charged."
+                    )
+                    % values
+                ],
             )
         case Phase.CHECKING_COST:
             return Notice(
                 look.tone,
                 look.icon,
                 _("%(provider)s says it failed.") % values,
-                [_("Its receipt will tell whether %(money)s were charged; until then nothing is sent again.") % values],
+                [
+                    _(
+                        "Its receipt will tell whether %(money)s were charged; until then nothing is sent again."
+                    )
+                    % values
+                ],
             )
         case Phase.FAILED:
             free = all(one.charge in {Charge.NONE, Charge.REFUNDED} for one in job.tasks.all())
             lines = [job.reason_text] if job.reason_text else []
-            lines.append(_("Nothing was charged.") if free else _("Money was charged, or may have been: see the sends below."))
-            return Notice(look.tone, look.icon, display.reason(job.reason).capitalize() or str(look.word).capitalize(), lines)
+            lines.append(
+                _("Nothing was charged.")
+                if free
+                else _("Money was charged, or may have been: see the sends below.")
+            )
+            return Notice(
+                look.tone,
+                look.icon,
+                display.reason(job.reason).capitalize() or str(look.word).capitalize(),
+                lines,
+            )
         case Phase.CANCELLED | Phase.MANUAL if job.reason_text:
-            return Notice(look.tone, look.icon, display.reason(job.reason).capitalize(), [job.reason_text])
+            return Notice(
+                look.tone, look.icon, display.reason(job.reason).capitalize(), [job.reason_text]
+            )
         case _:
             return None
 
@@ -205,7 +267,11 @@ def steps(events: Sequence[JobEvent]) -> list[Step]:
     before: datetime | None = None
     rows = []
     for event in events:
-        gap = event.at - before if before is not None and event.at - before >= timedelta(milliseconds=50) else None
+        gap = (
+            event.at - before
+            if before is not None and event.at - before >= timedelta(milliseconds=50)
+            else None
+        )
         new_day = before is not None and timezone.localdate(before) != timezone.localdate(event.at)
         look = display.event_look(event.kind, of_task=event.task_id is not None)
         rows.append(Step(event, look, display.event_detail(event.kind, event.data), gap, new_day))
@@ -244,7 +310,9 @@ def _course(task: ProviderTask) -> list[Moment]:
         (_("receipt"), task.receipt_final_at),
         (_("stored"), task.stored_at),
     ]
-    known = sorted(((at, word) for word, at in points if at is not None), key=lambda point: point[0])
+    known = sorted(
+        ((at, word) for word, at in points if at is not None), key=lambda point: point[0]
+    )
     course, before = [], None
     for at, word in known:
         course.append(Moment(word, at, at - before if before is not None else None))

@@ -22,11 +22,20 @@ from jobs.clock import clock
 from jobs.models import Batch, Job, JobEvent
 from jobs.templatetags import desk
 
+
 @admin.register(Job)
 class JobAdmin(VerbsMixin, MachineAdmin):
     verbs = verbs.JOB_VERBS
     keyset = ("id",)
-    list_display = ("thumb_cell", "what_cell", "state_cell", "target_cell", "tenant", "cost_cell", "age_cell")
+    list_display = (
+        "thumb_cell",
+        "what_cell",
+        "state_cell",
+        "target_cell",
+        "tenant",
+        "cost_cell",
+        "age_cell",
+    )
     list_display_links = ("what_cell",)
     list_filter = (
         filters.JobStateTabs,
@@ -43,7 +52,9 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     empty = EmptyState(
         "images",
         gettext_lazy("No jobs yet"),
-        gettext_lazy("A job is one picture or text that somebody wants. Ask for the first ones, and watch them here."),
+        gettext_lazy(
+            "A job is one picture or text that somebody wants. Ask for the first ones, and watch them here."
+        ),
     )
 
     # --- the list ---
@@ -51,7 +62,9 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return jobs_rows.for_list()
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
         return (queryset.search(search_term) if search_term.strip() else queryset), False
 
     def dress(self, rows: list[Job], request: HttpRequest) -> list[Job]:
@@ -64,8 +77,14 @@ class JobAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("job"))
     def what_cell(self, job: Any) -> SafeString:
-        first = format_html("<bdi>{}</bdi>", job.reference) if job.reference else format_html("<bdi>#{}</bdi>", job.pk)
-        number = format_html('<span class="quiet small">#{}</span>', job.pk) if job.reference else ""
+        first = (
+            format_html("<bdi>{}</bdi>", job.reference)
+            if job.reference
+            else format_html("<bdi>#{}</bdi>", job.pk)
+        )
+        number = (
+            format_html('<span class="quiet small">#{}</span>', job.pk) if job.reference else ""
+        )
         return format_html(
             '<span class="what"><span class="what-first">{}{}</span><span class="what-second" dir="auto">{}</span></span>',
             first,
@@ -86,19 +105,30 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         lines = jobs_rows.money_lines(job)
         if not lines:
             return format_html('<span class="quiet">—</span>')
-        return format_html("{}", lines[0]) if len(lines) == 1 else format_html("{}<br>{}", lines[0], " ".join(lines[1:]))
+        return (
+            format_html("{}", lines[0])
+            if len(lines) == 1
+            else format_html("{}<br>{}", lines[0], " ".join(lines[1:]))
+        )
 
     @admin.display(description=gettext_lazy("age"))
     def age_cell(self, job: Any) -> SafeString:
         words = display.short((job.shown_now - job.created_at).total_seconds())
         return format_html(
-            '<time datetime="{}" title="{}">{}</time>', job.created_at.isoformat(), display.exact(job.created_at), words
+            '<time datetime="{}" title="{}">{}</time>',
+            job.created_at.isoformat(),
+            display.exact(job.created_at),
+            words,
         )
 
     # --- pages ---
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         pk = int(object_id) if object_id.isdecimal() and len(object_id) < 18 else 0
         job = job_page.load(pk)
@@ -117,12 +147,16 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """A job's history is its timeline."""
-        return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[object_id]) + "#timeline")
+        return HttpResponseRedirect(
+            reverse("admin:jobs_job_change", args=[object_id]) + "#timeline"
+        )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobs.add_job")
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
         from jobs.admin import create
 
         if not self.has_add_permission(request):
@@ -161,7 +195,9 @@ class BatchAdmin(MachineAdmin):
     list_select_related = ("tenant", "created_by")
     search_fields = ("label",)
     empty = EmptyState(
-        "layers", gettext_lazy("No batches yet"), gettext_lazy("Jobs that are created together make a batch.")
+        "layers",
+        gettext_lazy("No batches yet"),
+        gettext_lazy("Jobs that are created together make a batch."),
     )
 
     @admin.display(description=gettext_lazy("batch"))
@@ -173,7 +209,11 @@ class BatchAdmin(MachineAdmin):
         return desk.ago(batch.created_at, clock.now())
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """A batch's page is the list of its jobs."""
         return HttpResponseRedirect(f"{reverse('admin:jobs_job_changelist')}?batch={object_id}")

@@ -43,13 +43,16 @@ def money_lines(job: Job) -> list[str]:
     possible: dict[str, Decimal] = defaultdict(Decimal)
     for task in job.tasks.all():
         if task.charge == Charge.CHARGED:
-            into, amount = (known, task.cost) if task.cost is not None else (possible, task.estimated_cost)
+            into, amount = (
+                (known, task.cost) if task.cost is not None else (possible, task.estimated_cost)
+            )
             into[task.currency] += amount
         elif task.charge == Charge.POSSIBLE:
             possible[task.currency] += task.cost if task.cost is not None else task.estimated_cost
     lines = [display.money(amount, currency) for currency, amount in sorted(known.items())]
     lines += [
-        _("%(money)s possible") % {"money": display.about(amount, currency)} for currency, amount in sorted(possible.items())
+        _("%(money)s possible") % {"money": display.about(amount, currency)}
+        for currency, amount in sorted(possible.items())
     ]
     return lines
 
@@ -67,7 +70,9 @@ def dress(jobs: Sequence[Job], now: datetime) -> None:
 def for_list() -> QuerySet[Job]:
     """Jobs as lists show them: of the prompt only its start."""
     jobs = Job.objects.select_related("tenant", "target", "delivered", "batch")
-    return with_tasks(jobs.annotate(prompt_start=Left("prompt", _PROMPT_START)).defer("prompt", "params"))
+    return with_tasks(
+        jobs.annotate(prompt_start=Left("prompt", _PROMPT_START)).defer("prompt", "params")
+    )
 
 
 # --- cells that other lists use too -----------------------------------------------------------------------------------
@@ -93,9 +98,13 @@ def state_cell(job: Any) -> SafeString:
             "desk/state_cell.html",
             {
                 "look": display.PHASES[job.shown_phase],
-                "overdue": display.OVERDUE if job.shown_overdue and job.shown_phase is not Phase.LATE else None,
+                "overdue": display.OVERDUE
+                if job.shown_overdue and job.shown_phase is not Phase.LATE
+                else None,
                 "wait": job.shown_wait,
-                "reason": display.reason(job.reason) if job.state in {"failed", "manual", "cancelled"} else "",
+                "reason": display.reason(job.reason)
+                if job.state in {"failed", "manual", "cancelled"}
+                else "",
                 "now": job.shown_now,
             },
         )

@@ -51,28 +51,78 @@ _WORK: Sequence[Entry] = (
     Entry(gettext_lazy("Jobs"), "images", "admin:jobs_job_changelist", "jobs.view_job"),
     Entry(gettext_lazy("Batches"), "layers", "admin:jobs_batch_changelist", "jobs.view_batch"),
     Entry(gettext_lazy("Results"), "image", "admin:jobs_result_changelist", "jobs.view_result"),
-    Entry(gettext_lazy("Providers"), "plug-zap", "admin:providers_providerstate_changelist", "providers.view_providerstate"),
-    Entry(gettext_lazy("Polza tasks"), "receipt-text", "admin:jobs_polzatask_changelist", "jobs.view_polzatask"),
-    Entry(gettext_lazy("All sends"), "send", "admin:jobs_providertask_changelist", "jobs.view_providertask"),
+    Entry(
+        gettext_lazy("Providers"),
+        "plug-zap",
+        "admin:providers_providerstate_changelist",
+        "providers.view_providerstate",
+    ),
+    Entry(
+        gettext_lazy("Polza tasks"),
+        "receipt-text",
+        "admin:jobs_polzatask_changelist",
+        "jobs.view_polzatask",
+    ),
+    Entry(
+        gettext_lazy("All sends"),
+        "send",
+        "admin:jobs_providertask_changelist",
+        "jobs.view_providertask",
+    ),
 )
 _SETTINGS: Sequence[Entry] = (
-    Entry(gettext_lazy("Targets"), "target", "admin:providers_target_changelist", "providers.view_target"),
-    Entry(gettext_lazy("Tenants"), "building-2", "admin:jobs_tenant_changelist", "jobs.view_tenant"),
-    Entry(gettext_lazy("Accounts"), "key-round", "admin:providers_account_changelist", "providers.view_account"),
-    Entry(gettext_lazy("Quota windows"), "gauge", "admin:providers_quotawindow_changelist", "providers.view_quotawindow"),
     Entry(
-        gettext_lazy("Standing decisions"), "gavel", "admin:jobs_standingdecision_changelist", "jobs.view_standingdecision"
+        gettext_lazy("Targets"),
+        "target",
+        "admin:providers_target_changelist",
+        "providers.view_target",
+    ),
+    Entry(
+        gettext_lazy("Tenants"), "building-2", "admin:jobs_tenant_changelist", "jobs.view_tenant"
+    ),
+    Entry(
+        gettext_lazy("Accounts"),
+        "key-round",
+        "admin:providers_account_changelist",
+        "providers.view_account",
+    ),
+    Entry(
+        gettext_lazy("Quota windows"),
+        "gauge",
+        "admin:providers_quotawindow_changelist",
+        "providers.view_quotawindow",
+    ),
+    Entry(
+        gettext_lazy("Standing decisions"),
+        "gavel",
+        "admin:jobs_standingdecision_changelist",
+        "jobs.view_standingdecision",
     ),
     Entry(gettext_lazy("Users"), "users", "admin:auth_user_changelist", "auth.view_user"),
 )
 _MACHINE: Sequence[Entry] = (
     Entry(gettext_lazy("Lanes"), "cpu", "admin:jobs_lane_changelist", "jobs.view_lane"),
-    Entry(gettext_lazy("Spool hosts"), "hard-drive", "admin:jobs_spoolhost_changelist", "jobs.view_spoolhost"),
-    Entry(gettext_lazy("Job events"), "history", "admin:jobs_jobevent_changelist", "jobs.view_jobevent"),
     Entry(
-        gettext_lazy("Provider events"), "activity", "admin:providers_providerevent_changelist", "providers.view_providerevent"
+        gettext_lazy("Spool hosts"),
+        "hard-drive",
+        "admin:jobs_spoolhost_changelist",
+        "jobs.view_spoolhost",
     ),
-    Entry(gettext_lazy("Red button"), "octagon-pause", "admin:jobs_hold_changelist", "jobs.view_hold"),
+    Entry(
+        gettext_lazy("Job events"),
+        "history",
+        "admin:jobs_jobevent_changelist",
+        "jobs.view_jobevent",
+    ),
+    Entry(
+        gettext_lazy("Provider events"),
+        "activity",
+        "admin:providers_providerevent_changelist",
+        "providers.view_providerevent",
+    ),
+    Entry(
+        gettext_lazy("Red button"), "octagon-pause", "admin:jobs_hold_changelist", "jobs.view_hold"
+    ),
 )
 
 
@@ -95,7 +145,9 @@ def _items(request: HttpRequest, entries: Sequence[Entry]) -> list[Item]:
             url = reverse(entry.url_name)
         except NoReverseMatch:
             continue
-        current = request.path == url if entry.url_name == "admin:index" else request.path.startswith(url)
+        current = (
+            request.path == url if entry.url_name == "admin:index" else request.path.startswith(url)
+        )
         item = Item(str(entry.label), entry.icon, url, current)
         if entry is _DESK:
             item.count, item.money = open_cases()
@@ -105,7 +157,11 @@ def _items(request: HttpRequest, entries: Sequence[Entry]) -> list[Item]:
 
 def open_cases() -> tuple[int, str]:
     """How many cases are open, and the money at risk in words. The partial index of the desk serves it."""
-    rows = Case.objects.filter(resolved_at__isnull=True).values_list("currency").annotate(Count("pk"), Sum("money_at_risk"))
+    rows = (
+        Case.objects.filter(resolved_at__isnull=True)
+        .values_list("currency")
+        .annotate(Count("pk"), Sum("money_at_risk"))
+    )
     counted = 0
     sums = {}
     for currency, count, money in rows.order_by("currency"):

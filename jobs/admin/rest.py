@@ -30,10 +30,16 @@ class ResultAdmin(MachineAdmin):
     list_filter = (("job__tenant", admin.RelatedOnlyFieldListFilter), CreatedFilter)
     search_fields = ("job__reference",)
     sortable_by = ()
-    empty = EmptyState("image", gettext_lazy("No results yet"), gettext_lazy("Finished pictures and texts appear here."))
+    empty = EmptyState(
+        "image",
+        gettext_lazy("No results yet"),
+        gettext_lazy("Finished pictures and texts appear here."),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Result]:
-        return Result.objects.select_related("job", "uploaded_by").defer("job__prompt", "job__params")
+        return Result.objects.select_related("job", "uploaded_by").defer(
+            "job__prompt", "job__params"
+        )
 
     def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         now = clock.now()
@@ -81,13 +87,19 @@ class ResultAdmin(MachineAdmin):
         return desk.ago(result.created_at, result.shown_now)
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """A result is shown on its job's page."""
         result = self.get_object(request, object_id)
         if result is None:
             return HttpResponseRedirect(reverse("admin:jobs_result_changelist"))
-        return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[result.job_id]) + f"#result-{result.pk}")
+        return HttpResponseRedirect(
+            reverse("admin:jobs_job_change", args=[result.job_id]) + f"#result-{result.pk}"
+        )
 
 
 @admin.register(Tenant)
@@ -118,7 +130,9 @@ class StandingDecisionAdmin(DeskAdmin):
     empty = EmptyState(
         "gavel",
         gettext_lazy("No standing decisions"),
-        gettext_lazy("Without one, nothing is ever sent again by the machine while a charge is possible."),
+        gettext_lazy(
+            "Without one, nothing is ever sent again by the machine while a charge is possible."
+        ),
     )
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -146,11 +160,21 @@ class StandingDecisionAdmin(DeskAdmin):
 
 @admin.register(Lane)
 class LaneAdmin(MachineAdmin):
-    list_display = ("slot", "state_cell", "host", "pid", "version", "heartbeat_cell", "started_cell")
+    list_display = (
+        "slot",
+        "state_cell",
+        "host",
+        "pid",
+        "version",
+        "heartbeat_cell",
+        "started_cell",
+    )
     ordering = ("slot",)
     sortable_by = ()
     empty = EmptyState(
-        "cpu", gettext_lazy("No lane has ever run"), gettext_lazy("Start workers with: manage.py qcluster")
+        "cpu",
+        gettext_lazy("No lane has ever run"),
+        gettext_lazy("Start workers with: manage.py qcluster"),
     )
 
     @admin.display(description=gettext_lazy("state"))
@@ -178,5 +202,7 @@ class SpoolHostAdmin(MachineAdmin):
     empty = EmptyState(
         "hard-drive",
         gettext_lazy("No host yet"),
-        gettext_lazy("Each machine that runs lanes is listed here, with the time its spool was last replayed."),
+        gettext_lazy(
+            "Each machine that runs lanes is listed here, with the time its spool was last replayed."
+        ),
     )

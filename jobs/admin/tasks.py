@@ -11,6 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy
 
 from jobs import display
@@ -31,7 +32,15 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
 
     verbs = verbs.TASK_VERBS
     keyset = ("job_id", "created_at")
-    list_display = ("what_cell", "model_cell", "state_cell", "charge_cell", "cost_cell", "age_cell", "polls")
+    list_display = (
+        "what_cell",
+        "model_cell",
+        "state_cell",
+        "charge_cell",
+        "cost_cell",
+        "age_cell",
+        "polls",
+    )
     list_display_links = ("what_cell",)
     list_filter = (
         filters.TaskStateTabs,
@@ -43,14 +52,23 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     search_help_text = gettext_lazy("Provider id, our id or job number")
     sortable_by = ()
     empty = EmptyState(
-        "send", gettext_lazy("Nothing was sent yet"), gettext_lazy("Each row is one possible paid call to a provider.")
+        "send",
+        gettext_lazy("Nothing was sent yet"),
+        gettext_lazy("Each row is one possible paid call to a provider."),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         heavy = ("evidence", "files", "result_text", "candidates", "failure_text")
-        return super().get_queryset(request).select_related("target", "account", "job").defer(*heavy, "job__prompt")
+        return (
+            super()
+            .get_queryset(request)
+            .select_related("target", "account", "job")
+            .defer(*heavy, "job__prompt")
+        )
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
         words = search_term.strip()
         if not words:
             return queryset, False
@@ -69,13 +87,20 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
             task.shown_now = now
         return rows
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        return super().changelist_view(request, {"title": self.opts.verbose_name_plural.capitalize(), **(extra_context or {})})
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().changelist_view(
+            request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        )
 
     @admin.display(description=gettext_lazy("id"))
     def what_cell(self, task: ProviderTask) -> SafeString:
         shown = task.provider_id or str(task.pk)
-        first = format_html('<bdi class="ltr mono">{}</bdi>', shown if len(shown) <= 28 else f"{shown[:12]}…{shown[-8:]}")
+        first = format_html(
+            '<bdi class="ltr mono">{}</bdi>',
+            shown if len(shown) <= 28 else f"{shown[:12]}…{shown[-8:]}",
+        )
         label = format_html("<bdi>{}</bdi>", task.job.reference) if task.job.reference else ""
         return format_html(
             '<span class="what"><span class="what-first">{}</span><span class="what-second">#{} {}</span></span>',
@@ -92,8 +117,10 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     def state_cell(self, task: ProviderTask) -> SafeString:
         look = display.TASK_STATES[TaskState(task.state)]
         said = task.last_status if task.state == TaskState.ACCEPTED else ""
-        said = said or (display.reason(task.failure_class) if task.failure_class else "")
-        return format_html('<span class="state-cell">{}<span class="small">{}</span></span>', desk.pill(look), said)
+        if not said and task.failure_class and task.state != TaskState.UNKNOWN:
+            said = display.reason(task.failure_class)
+        below = format_html('<span class="small">{}</span>', said) if said else ""
+        return format_html('<span class="state-cell">{}{}</span>', desk.pill(look), below)
 
     @admin.display(description=gettext_lazy("charge"))
     def charge_cell(self, task: ProviderTask) -> SafeString:
@@ -105,23 +132,33 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     def cost_cell(self, task: ProviderTask) -> str:
         if task.cost is not None:
             return display.money(task.cost, task.currency)
-        return display.about(task.estimated_cost, task.currency) if task.charge != Charge.NONE else "—"
+        return (
+            display.about(task.estimated_cost, task.currency) if task.charge != Charge.NONE else "—"
+        )
 
     @admin.display(description=gettext_lazy("age"))
     def age_cell(self, task: Any) -> SafeString:
         at = task.armed_at or task.created_at
         words = display.short((task.shown_now - at).total_seconds())
-        return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words)
+        return format_html(
+            '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words
+        )
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         found = self.get_object(request, object_id)
         if found is None:
             raise Http404
         if not self.has_view_permission(request, found):
             raise PermissionDenied
-        task = ProviderTask.objects.select_related("target", "account", "job", "released_user", "tenant").get(pk=found.pk)
+        task = ProviderTask.objects.select_related(
+            "target", "account", "job", "released_user", "tenant"
+        ).get(pk=found.pk)
         now = clock.now()
         context = {
             **self.admin_site.each_context(request),
@@ -154,7 +191,9 @@ class PolzaTaskAdmin(ProviderTaskAdmin):
     empty = EmptyState(
         "receipt-text",
         gettext_lazy("Nothing was sent to Polza yet"),
-        gettext_lazy("Here are the same rows as in Polza's own dashboard: id, model, status, cost in ₽, age."),
+        gettext_lazy(
+            "Here are the same rows as in Polza's own dashboard: id, model, status, cost in ₽, age."
+        ),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

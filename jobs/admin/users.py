@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
@@ -13,6 +13,12 @@ from django.utils.translation import gettext_lazy as _
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
+# Django's class is generic only for the type checker.
+if TYPE_CHECKING:
+    _UserAdmin = UserAdmin[User]
+else:
+    _UserAdmin = UserAdmin
+
 _OWNERS_FIELDS = (
     (None, {"fields": ("username", "password")}),
     (_("Person"), {"fields": ("first_name", "last_name", "email")}),
@@ -21,7 +27,7 @@ _OWNERS_FIELDS = (
 
 
 @admin.register(User)
-class DeskUserAdmin(UserAdmin):
+class DeskUserAdmin(_UserAdmin):
     """Only superusers see and set what makes one; an owner gives the three roles."""
 
     list_display = ("username", "first_name", "last_name", "roles_cell", "is_active", "last_login")

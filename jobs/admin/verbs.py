@@ -66,7 +66,9 @@ def under_way(job: Job) -> list[ProviderTask]:
 
 def _costs_again(job: Job) -> str:
     price = display.about(job.target.price, job.target.currency)
-    return _("One more send costs %(price)s. Nothing of the earlier sends was charged.") % {"price": price}
+    return _("One more send costs %(price)s. Nothing of the earlier sends was charged.") % {
+        "price": price
+    }
 
 
 # --- jobs: what will happen -------------------------------------------------------------------------------------------
@@ -74,7 +76,9 @@ def _costs_again(job: Job) -> str:
 
 def _retry_effects(job: Job) -> list[Effect]:
     return [
-        Effect("rotate-ccw", _("The job goes back to the queue and is sent as soon as there is room.")),
+        Effect(
+            "rotate-ccw", _("The job goes back to the queue and is sent as soon as there is room.")
+        ),
         Effect("check-check", _("Its open cases are closed as “retried”.")),
         Effect("shield", _("Refused where an earlier send may have been charged.")),
     ]
@@ -87,12 +91,24 @@ def _resend_effects(job: Job) -> list[Effect]:
         effects.append(
             Effect(
                 "triangle-alert",
-                _("The earlier send (%(state)s) may have cost %(money)s. If it did, the studio pays twice.")
-                % {"state": display.TASK_STATES[TaskState(task.state)].word, "money": money_of(task)},
+                _(
+                    "The earlier send (%(state)s) may have cost %(money)s. If it did, the studio pays twice."
+                )
+                % {
+                    "state": display.TASK_STATES[TaskState(task.state)].word,
+                    "money": money_of(task),
+                },
             )
         )
-    effects.append(Effect("eye", _("The earlier send stays watched. If its result comes, it is kept beside the other.")))
-    effects.append(Effect("receipt-text", _("It is booked under your name as a possible duplicate.")))
+    effects.append(
+        Effect(
+            "eye",
+            _("The earlier send stays watched. If its result comes, it is kept beside the other."),
+        )
+    )
+    effects.append(
+        Effect("receipt-text", _("It is booked under your name as a possible duplicate."))
+    )
     return effects
 
 
@@ -122,7 +138,10 @@ def _watched(job: Job) -> list[Effect]:
     return [
         Effect(
             "eye",
-            _("A send is under way (%(money)s possible). It is still watched, and what it brings is kept.") % {"money": money},
+            _(
+                "A send is under way (%(money)s possible). It is still watched, and what it brings is kept."
+            )
+            % {"money": money},
         )
     ]
 
@@ -131,7 +150,12 @@ def _resolve_effects(job: Job) -> list[Effect]:
     return [
         Effect("check-check", _("The job ends by your word, and its open cases are closed.")),
         *_watched(job),
-        Effect("image", _("A result that comes later is kept and announced, never delivered over your decision.")),
+        Effect(
+            "image",
+            _(
+                "A result that comes later is kept and announced, never delivered over your decision."
+            ),
+        ),
     ]
 
 
@@ -160,8 +184,12 @@ RETRY = Verb(
     done=gettext_lazy("The job is back in the queue."),
     effects=_retry_effects,
     money=_costs_again,
-    offered=lambda job: job.state in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED} and _free(job),
-    run=lambda job, actor, now, data: staff.retry(job_id=job.pk, actor=actor, now=now, reason=data["reason"]),
+    offered=lambda job: (
+        job.state in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED} and _free(job)
+    ),
+    run=lambda job, actor, now, data: staff.retry(
+        job_id=job.pk, actor=actor, now=now, reason=data["reason"]
+    ),
 )
 
 RESEND = Verb(
@@ -174,10 +202,14 @@ RESEND = Verb(
     form=desk_forms.ResendForm,
     effects=_resend_effects,
     money=_resend_money,
-    offered=lambda job: job.state not in {JobState.SUCCEEDED, JobState.PENDING}
-    and (task := blocking_task(job)) is not None
-    and task.state not in {TaskState.INTENT, TaskState.SENDING},
-    run=lambda job, actor, now, data: staff.resend(job_id=job.pk, actor=actor, now=now, reason=data["reason"]),
+    offered=lambda job: (
+        job.state not in {JobState.SUCCEEDED, JobState.PENDING}
+        and (task := blocking_task(job)) is not None
+        and task.state not in {TaskState.INTENT, TaskState.SENDING}
+    ),
+    run=lambda job, actor, now, data: staff.resend(
+        job_id=job.pk, actor=actor, now=now, reason=data["reason"]
+    ),
     dangerous=True,
 )
 
@@ -205,9 +237,13 @@ MANUAL = Verb(
     done=gettext_lazy("The job is marked for manual handling."),
     form=desk_forms.NoteForm,
     effects=_manual_effects,
-    offered=lambda job: job.state not in {JobState.SUCCEEDED, JobState.CANCELLED}
-    and not (job.state == JobState.MANUAL and job.reason == CaseKind.BY_HAND),
-    run=lambda job, actor, now, data: staff.mark_manual(job_id=job.pk, actor=actor, now=now, note=data["note"]),
+    offered=lambda job: (
+        job.state not in {JobState.SUCCEEDED, JobState.CANCELLED}
+        and not (job.state == JobState.MANUAL and job.reason == CaseKind.BY_HAND)
+    ),
+    run=lambda job, actor, now, data: staff.mark_manual(
+        job_id=job.pk, actor=actor, now=now, note=data["note"]
+    ),
 )
 
 RESOLVE = Verb(
@@ -219,7 +255,9 @@ RESOLVE = Verb(
     done=gettext_lazy("The job is resolved."),
     form=desk_forms.ResolveForm,
     effects=_resolve_effects,
-    offered=lambda job: job.state in {JobState.MANUAL, JobState.ACTIVE, JobState.PENDING, JobState.FAILED},
+    offered=lambda job: (
+        job.state in {JobState.MANUAL, JobState.ACTIVE, JobState.PENDING, JobState.FAILED}
+    ),
     run=lambda job, actor, now, data: staff.resolve(
         job_id=job.pk,
         actor=actor,
@@ -240,7 +278,9 @@ CANCEL = Verb(
     done=gettext_lazy("The job is cancelled."),
     effects=_cancel_effects,
     offered=lambda job: job.state not in ENDED,
-    run=lambda job, actor, now, data: staff.cancel(job_id=job.pk, actor=actor, now=now, reason=data["reason"]),
+    run=lambda job, actor, now, data: staff.cancel(
+        job_id=job.pk, actor=actor, now=now, reason=data["reason"]
+    ),
     dangerous=True,
 )
 
@@ -263,9 +303,15 @@ POLL = Verb(
     done=gettext_lazy("The provider will be asked within seconds."),
     form=desk_forms.NothingForm,
     effects=lambda task: [
-        Effect("refresh-cw", _("%(provider)s is asked about this task at once. It costs nothing.") % {"provider": _provider(task)})
+        Effect(
+            "refresh-cw",
+            _("%(provider)s is asked about this task at once. It costs nothing.")
+            % {"provider": _provider(task)},
+        )
     ],
-    offered=lambda task: task.provider_id is not None and task.completed_at is None and task.stored_at is None,
+    offered=lambda task: (
+        task.provider_id is not None and task.completed_at is None and task.stored_at is None
+    ),
     run=lambda task, actor, now, _data: staff.poll_now(task_id=task.pk, actor=actor, now=now),
 )
 
@@ -278,11 +324,19 @@ ATTACH = Verb(
     done=gettext_lazy("The id is attached; the task is watched again."),
     form=desk_forms.AttachForm,
     effects=lambda task: [
-        Effect("search", _("%(provider)s is asked for this id first; it must know it.") % {"provider": _provider(task)}),
+        Effect(
+            "search",
+            _("%(provider)s is asked for this id first; it must know it.")
+            % {"provider": _provider(task)},
+        ),
         Effect("shield", _("An id that belongs to another task of ours is refused.")),
-        Effect("radar", _("From then on the task is watched to its end, and its result delivered.")),
+        Effect(
+            "radar", _("From then on the task is watched to its end, and its result delivered.")
+        ),
     ],
-    offered=lambda task: task.provider_id is None and task.armed_at is not None and task.state == TaskState.UNKNOWN,
+    offered=lambda task: (
+        task.provider_id is None and task.armed_at is not None and task.state == TaskState.UNKNOWN
+    ),
     run=lambda task, actor, _now, data: attach.attach(
         task_id=task.pk, provider_id=data["provider_id"], actor=actor, reason=data["reason"]
     ),
@@ -309,7 +363,9 @@ TAKE = Verb(
     icon="user-check",
     done=gettext_lazy("The case is yours."),
     form=desk_forms.NothingForm,
-    effects=lambda _case: [Effect("user-check", _("The case carries your name, so that nobody else starts on it."))],
+    effects=lambda _case: [
+        Effect("user-check", _("The case carries your name, so that nobody else starts on it."))
+    ],
     offered=lambda case: case.resolved_at is None and case.owner_id is None,
     run=lambda case, actor, now, _data: staff.take_case(case_id=case.pk, actor=actor, now=now),
 )
@@ -322,8 +378,15 @@ NOTE = Verb(
     icon="sticky-note",
     done=gettext_lazy("The note is kept."),
     form=desk_forms.NoteForm,
-    effects=lambda _case: [Effect("sticky-note", _("A line with your name and the time is added to the case and the timeline."))],
-    run=lambda case, actor, now, data: staff.note_case(case_id=case.pk, actor=actor, now=now, note=data["note"]),
+    effects=lambda _case: [
+        Effect(
+            "sticky-note",
+            _("A line with your name and the time is added to the case and the timeline."),
+        )
+    ],
+    run=lambda case, actor, now, data: staff.note_case(
+        case_id=case.pk, actor=actor, now=now, note=data["note"]
+    ),
 )
 
 CLOSE = Verb(
@@ -334,7 +397,12 @@ CLOSE = Verb(
     icon="check-check",
     done=gettext_lazy("The case is closed."),
     form=desk_forms.CloseForm,
-    effects=lambda _case: [Effect("check-check", _("The case leaves the desk. It can still be found among the closed ones."))],
+    effects=lambda _case: [
+        Effect(
+            "check-check",
+            _("The case leaves the desk. It can still be found among the closed ones."),
+        )
+    ],
     offered=lambda case: case.resolved_at is None and not _holds_job(case),
     run=lambda case, actor, now, data: staff.close_case(
         case_id=case.pk, actor=actor, now=now, resolution=data["resolution"], note=data["note"]

@@ -37,6 +37,9 @@ def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.R
             .order_by("pk")
             .select_for_update(skip_locked=True, no_key=True, of=("self",))
         )
+        # A fact recorded between the reading and the writing would be neither seen nor decided later: hold the rows.
+        locked = ProviderTask.objects.filter(job_id__in=[job.pk for job in jobs]).order_by("pk")
+        list(locked.select_for_update(no_key=True).values_list("pk"))
         views = load(jobs, now=now)
         written: list[JobEvent] = []
         for job in jobs:
@@ -56,7 +59,7 @@ def apply(
     ]
     undecided = [task.id for task in view.tasks if task.undecided]
     if undecided:
-        # The job's lock is held, but record needs none: clear only what this decision has seen.
+        # All of them were seen: record waits for the rows this decision holds.
         ProviderTask.objects.filter(pk__in=undecided, undecided_since__lte=now).update(
             undecided_since=None
         )

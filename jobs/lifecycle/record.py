@@ -7,6 +7,7 @@ the first stays, a second and different one opens a case `conflict`. Any order, 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -273,6 +274,8 @@ def _write_round(facts: dict[UUID, Fact]) -> set[int]:
         )
         cursor.execute(_RECORD, {"facts": json.dumps(rows, default=_json)})
         written = cursor.fetchall()
+    for task_id in facts.keys() - {row[0] for row in written}:
+        _orphan_case(facts[task_id], "no such task")
     new_events, new_results, touched = [], [], set()
     for task_id, job_id, conflict, changed in written:
         fact = facts[task_id]
@@ -299,15 +302,43 @@ def _write_round(facts: dict[UUID, Fact]) -> set[int]:
 def _conflict_case(fact: Fact, why: str) -> set[int]:
     task = ProviderTask.objects.filter(pk=fact.task_id).first()
     if task is None:
-        # Its row is gone (a restored dump): the fact must not be lost, so it becomes a case without a task.
-        Case.objects.create(
-            kind=CaseKind.ORPHAN,
-            opened_at=fact.at,
-            due_at=fact.at,
-            detail={"fact": to_plain(fact), "why": why},
-        )
+        _orphan_case(fact, why)
         return set()
     return _open_conflict(fact, task.job_id, why=why)
+
+
+def _orphan_case(fact: Fact, why: str) -> None:
+    """The task's row is gone (a restored dump): the fact must not be lost, so it becomes a case without a task.
+
+    One open case holds them all: a case is unique by kind, job and task.
+    """
+    kept = {"fact": _storable(to_plain(fact)), "why": _storable(why[:500])}
+    Case.objects.bulk_create(
+        [Case(kind=CaseKind.ORPHAN, opened_at=fact.at, due_at=fact.at, detail={"facts": []})],
+        ignore_conflicts=True,
+    )
+    case = Case.objects.select_for_update().get(
+        kind=CaseKind.ORPHAN, job=None, task=None, resolved_at__isnull=True
+    )
+    facts = case.detail.setdefault("facts", [])
+    if kept not in facts:
+        facts.append(kept)
+        case.save(update_fields=["detail"])
+
+
+def _storable(value: Any) -> Any:
+    """The same value without what jsonb can't hold (NUL, lone surrogates, NaN), so that the case itself can be written."""
+    match value:
+        case str():
+            return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {_storable(name): _storable(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_storable(item) for item in value]
+        case _:
+            return value
 
 
 def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
@@ -324,12 +355,16 @@ def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
                 currency=task.currency,
                 opened_at=fact.at,
                 due_at=fact.at,
-                detail={"why": why[:500], "fact": to_plain(fact)},
+                detail={"why": _storable(why[:500]), "fact": _storable(to_plain(fact))},
             )
         ],
         ignore_conflicts=True,
     )
     events.write(
-        [events.event(job_id=job_id, task_id=task.pk, kind="conflict", now=fact.at, why=why[:500])]
+        [
+            events.event(
+                job_id=job_id, task_id=task.pk, kind="conflict", now=fact.at, why=_storable(why[:500])
+            )
+        ]
     )
     return {job_id}

@@ -77,7 +77,10 @@ def _charge() -> When_:
             | Q(absent_at__isnull=False),
             then=Value(Charge.NONE.value),
         ),
-        When(armed_at__isnull=False, then=Value(Charge.POSSIBLE.value)),
+        When(
+            Q(lost_at__isnull=False) | Q(armed_at__isnull=False),
+            then=Value(Charge.POSSIBLE.value),
+        ),
         default=Value(Charge.NONE.value),
     )
 

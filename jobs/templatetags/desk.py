@@ -29,20 +29,22 @@ if TYPE_CHECKING:
 
 register = template.Library()
 
-_DIRECTED = frozenset({"arrow-left", "arrow-right", "chevron-left", "chevron-right", "send", "log-out", "undo-2"})
+_DIRECTED = frozenset(
+    {"arrow-left", "arrow-right", "chevron-left", "chevron-right", "send", "log-out", "undo-2"}
+)
 _MESSAGE_ICONS = {"success": "circle-check", "warning": "triangle-alert", "error": "circle-x"}
 
 
 @register.simple_tag
-def icon(name: str, *, size: int = 16, **attributes: str) -> SafeString:
+def icon(name: str, *, size: int = 16, extra: str = "") -> SafeString:
     """One icon of the sprite, hidden from screen readers: a word stands beside it. Directed ones flip in RTL."""
     classes = ["icon"]
     if size == 20:
         classes.append("icon-20")
     if name in _DIRECTED:
         classes.append("icon-directed")
-    if "class" in attributes:
-        classes.append(attributes["class"])
+    if extra:
+        classes.append(extra)
     return format_html(
         '<svg class="{}" aria-hidden="true"><use href="{}#{}"></use></svg>',
         " ".join(classes),
@@ -54,7 +56,11 @@ def icon(name: str, *, size: int = 16, **attributes: str) -> SafeString:
 @register.simple_tag
 def mark(look: Look) -> SafeString:
     """The icon of a look; a moving dot where the look has no icon."""
-    return icon(look.icon) if look.icon else format_html('<span class="{}" aria-hidden="true"></span>', "dot")
+    return (
+        icon(look.icon)
+        if look.icon
+        else format_html('<span class="{}" aria-hidden="true"></span>', "dot")
+    )
 
 
 @register.simple_tag
@@ -75,7 +81,9 @@ def ago(at: datetime | None, now: datetime) -> SafeString:
     if at is None:
         return format_html("—")
     words = display.ago(at, now)
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words
+    )
 
 
 @register.simple_tag
@@ -85,13 +93,20 @@ def clock_time(at: datetime, *, day: bool = False) -> SafeString:
     text = f"{local:%H:%M:%S}"
     if day:
         text = f"{date_format(local, 'MONTH_DAY_FORMAT')}, {text}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), text)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), text
+    )
 
 
 @register.simple_tag
 def until(at: datetime, now: datetime) -> SafeString:
     """`until 14:05, in 12 min`, with the exact time on hover."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), display.until(at, now))
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        at.isoformat(),
+        display.exact(at),
+        display.until(at, now),
+    )
 
 
 @register.filter
@@ -126,8 +141,8 @@ def copy(text: str) -> SafeString:
         _("Copied"),
         _("Copy %(text)s") % {"text": text},
         _("Copy"),
-        icon("copy", **{"class": "icon-todo"}),
-        icon("check", **{"class": "icon-done"}),
+        icon("copy", extra="icon-todo"),
+        icon("check", extra="icon-done"),
     )
 
 
@@ -157,11 +172,18 @@ def filter_chip(changelist: ChangeList, spec: ListFilter) -> dict[str, Any]:
     """A menu of the choices; once one is chosen, a chip that can be removed. The first choice is always "all"."""
     choices = list(spec.choices(changelist))
     active = next((choice for choice in choices[1:] if choice["selected"]), None)
-    return {"title": spec.title, "choices": choices, "active": active, "clear": choices[0]["query_string"] if choices else "?"}
+    return {
+        "title": spec.title,
+        "choices": choices,
+        "active": active,
+        "clear": choices[0]["query_string"] if choices else "?",
+    }
 
 
 @register.inclusion_tag("desk/verb_button.html", takes_context=True)
-def verb_button(context: template.Context, verb: Verb, thing: Model, *, style: str = "secondary") -> dict[str, Any]:
+def verb_button(
+    context: template.Context, verb: Verb, thing: Model, *, style: str = "secondary"
+) -> dict[str, Any]:
     """A link to the verb's confirmation, or, for a harmless verb without fields, a button that does it at once."""
     name = thing._meta.model_name  # noqa: SLF001  Django's documented meta API
     return {
@@ -177,4 +199,6 @@ def verb_button(context: template.Context, verb: Verb, thing: Model, *, style: s
 @register.simple_tag
 def list_title(changelist: ChangeList, title: str) -> str:
     """What the list holds, instead of the stock "Select … to change"; a title of a page's own stays."""
-    return str(capfirst(changelist.opts.verbose_name_plural)) if title == changelist.title else title
+    return (
+        str(capfirst(changelist.opts.verbose_name_plural)) if title == changelist.title else title
+    )

@@ -64,7 +64,7 @@ class Settings:
                 read[name] = reader(value)
             except (TypeError, ValueError, InvalidOperation, AttributeError) as wrong:
                 raise ValueError(
-                    f"setting {name!r}: {wrong or 'unusable'} (got {value!r})"
+                    f"setting {name!r}: {str(wrong) or 'unusable'} (got {value!r})"
                 ) from None
         return replace(self, **read)
 

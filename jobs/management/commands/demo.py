@@ -34,14 +34,14 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from rich.console import Console
 
+from jobs import routes
 from jobs.models import Job, Lane
 from jobs.roles import Role
-from providers.models import Target
 
 WEB_PORT = 8000
 START_S = 60.0  # until a part answers
 LANE_S = 10.0  # until a lane is seen alive
-WORKERS_STOP_S = 12.0  # workers get this to let calls finish; all is gone within 15 s
+WORKERS_STOP_S = 14.0  # a stopping cluster ends by itself before that (jobs/lifeline.py); all is gone within 15 s
 ACCOUNTS = {role.value.lower(): role.value for role in Role}
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
 
@@ -228,21 +228,10 @@ class Command(BaseCommand):
             self.console.print(f"  [yellow]![/] {problem}")
 
     def _name_the_price(self) -> None:
-        targets = Target.objects.filter(provider=settings.AI_PROVIDER)
-        target = (
-            (targets.filter(model=settings.AI_MODEL) if settings.AI_MODEL else targets)
-            .order_by("pk")
-            .first()
-        )
-        price = (
-            _("see the provider's price list")
-            if target is None
-            else f"{target.price.normalize():f} {target.currency}"
-        )
-        model = settings.AI_PROVIDER if target is None else target.name
+        target = routes.ensure_configured()[0]
         self.console.print(
             _("\nA real key is set, so nothing was generated. One picture by {}: {}.").format(
-                model, price
+                target.name, f"{target.price.normalize():f} {target.currency}"
             )
         )
         self.console.print('  .venv/bin/python manage.py generate "…" --wait')
@@ -314,7 +303,7 @@ class Command(BaseCommand):
         """Web and workers first, the sandbox last: calls under way still get their answers."""
         sandboxes = [part for part in self.parts if part.name == "sandbox"]
         others = [part for part in self.parts if part.name != "sandbox"]
-        for parts, patience_s in ((others, WORKERS_STOP_S), (sandboxes, 1.5)):
+        for parts, patience_s in ((others, WORKERS_STOP_S), (sandboxes, 0.7)):
             end = time.monotonic() + patience_s
             for part in parts:
                 part.signal(signal.SIGTERM)
