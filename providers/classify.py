@@ -292,6 +292,7 @@ def _of_codes(evidence: Evidence, rules: Rules) -> Meaning | None:
 
 
 def _of_status(evidence: Evidence, status: int) -> Meaning | None:
+    said = evidence.said
     if status in _MOVED:
         return Meaning(_REJECTED, free=True, target_stops=True)
     if status == 401:
@@ -299,8 +300,10 @@ def _of_status(evidence: Evidence, status: int) -> Meaning | None:
         return Meaning(_DOWN) if inner else Meaning(_UNAUTHORIZED, free=True)
     if status == 402:
         return Meaning(_QUOTA, free=True)
+    if status in (400, 422) and say.BEGUN.search(said) and not say.INVALID.search(said):
+        return Meaning(_DOWN)
     if status in _REFUSING:
-        missing = status in (404, 405) and not say.ONE_JOBS_OWN.search(evidence.said)
+        missing = status in (404, 405) and not say.ONE_JOBS_OWN.search(said)
         return Meaning(_REJECTED, free=evidence.status < 500, target_stops=missing)
     if status in _CONFLICTING:
         return Meaning(_REJECTED)

@@ -116,7 +116,8 @@ class NoAnswer:
     """The call ended without a complete answer.
 
     `sent` False: no byte of the request left this machine (proved by the transport); True: some may have.
-    `ours` True: our own pool, fence or deadline was the cause, so it says nothing about the provider.
+    `ours` True: our own pool, fence, stalled process or a deadline too short to judge by was the cause, so it says nothing
+    about the provider.
     `status`, `headers`, `body` hold what arrived before the cut; an id in them still counts.
     """
 

@@ -45,7 +45,10 @@ _ERROR_KEYS = _names(
     """error errors errormessage errormsg errcode errorcode failcode failmsg failreason detail fault exception
     errordescription errortype"""
 )
-_TASK_IDS = ("id", "task_id", "taskId", "generation_id", "generationId", "request_id")
+_TASK_IDS = ("id", "task_id", "taskId", "generation_id", "generationId")
+_STATES = ("status", "state", "task_status", "taskStatus")
+_ENDED = _names("failed fail failure cancelled canceled aborted")
+_WRAPPERS = ("data", "output", "result", "response", "task")
 
 _URL = re.compile(r"\b(?:https?://|www\.)[^\s\"'<>)\]}]+", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -150,7 +153,7 @@ def read(answer: Answer) -> Evidence:
         page=page,
         json=is_json,
         error=any(_speaks_of_error(document) for document in documents),
-        started=stream or (answer.status < 300 and _names_a_task(first)),
+        started=stream or _has_begun(first, answer.status),
         document=documents[0] if len(documents) == 1 else documents or None,
     )
 
@@ -274,12 +277,17 @@ def _is_error_number(value: Any) -> bool:
     )
 
 
-def _names_a_task(document: Any) -> bool:
+def _has_begun(document: Any, status: int) -> bool:
+    """Whether an answer is about a task that exists: a 2xx that names one, or one told as ended, or some of its result."""
     if not isinstance(document, dict):
         return False
-    inside = document.get("data")
-    places = (document, inside) if isinstance(inside, dict) else (document,)
-    return any(place.get(name) for place in places for name in _TASK_IDS[:-1])
+    inside = [document.get(name) for name in _WRAPPERS]
+    places = [document, *(place for place in inside if isinstance(place, dict))]
+    named = any(place.get(name) for place in places for name in _TASK_IDS)
+    ended = any(str(place.get(name)).lower() in _ENDED for place in places for name in _STATES)
+    if status >= 300:
+        return named and ended
+    return named or ended or any(name in document for name in ("choices", "candidates"))
 
 
 def _strings(value: Any, depth: int = 0) -> Iterator[str]:

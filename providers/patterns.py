@@ -47,7 +47,7 @@ MODERATION = _any(
 
 # Moderation that looked at a picture already drawn: it may have been paid for.
 AFTER_DRAWING = _any(
-    r"generated (?:image|content|output|result|picture|media)s?|moderation blocked|image safety|partial (?:image|result|output)",
+    r"generated (?:image|content|output|result|picture|media)s?|content checker|moderation blocked|image safety|partial (?:image|result|output)",
     r"outputs? (?:image|content|was|were|has|have|is|are|may|data|moderation|filter|safety|blocked|flagged)|output$|\| output",
     r"(?:image|result|response|output|completion|picture|video)s? (?:was|were|has been|have been|is|are) (?:blocked|filtered|flagged|rejected|removed|withheld|suppressed)(?! (?:due to|because of) (?:the|your) prompt)",
     r"no (?:images?|media|output|result)s? (?:was|were|has been|have been|could be)? ?(?:generated|returned|produced)|no (?:media|image) generated|finish reason|after generation|recitation",
@@ -191,6 +191,11 @@ FAULT = _any(
     r"服务(?:器)?(?:内部)?(?:错误|异常|不可用|暂停|维护)|内部(?:错误|异常)|系统(?:错误|异常|繁忙|维护)|维护|未知错误|上游|网关",
     r"خطای? (?:داخلی|سرور|سیستم|ناشناخته|غیرمنتظره)|سرور[^|]{0,20}(?:در دسترس نیست|پاسخ)|در دسترس نیست|تعمیر|به روز رسانی|خطأ (?:داخلی|فی)|غیر متاح|غیر متوفر|صیانة",
     r"サーバー|メンテナンス|利用できません|서버|점검|일시적|error interno|no disponible|interner fehler|nicht verfügbar|wartung|erreur interne|indisponible|erro interno|indisponível|sunucu|kullanılamıyor",
+)
+# Words of a work that had begun: even under a 400 they keep the charge open.
+BEGUN = _any(
+    r"internal (?:server )?error|(?:down|up)stream (?:service |provider |request |server )?(?:error|fail|timed)|(?:generation|inference|prediction|execution|task|job) (?:has )?failed|failed to generate|timed? ?out\b",
+    r"ошибк\w+ генерац|не удалось сгенерир|生成失败|超时|خطا در تولید",
 )
 # Fainter words of the same: what is wrong with the request (INVALID) goes before them.
 TROUBLE = _any(

@@ -59,7 +59,7 @@ LIMITS = Limits(
     price_ceiling_factor=3,
 )
 DEATH_NOTICED_S = lanes.DEAD_AFTER_S * 2
-CANARY_AFTER_S = 150.0
+CANARY_AFTER_S = 30.0
 GIVE_UP_AFTER_S = 4 * 3600.0
 
 # Signs of life, written in every pass whatever happens.
@@ -90,7 +90,7 @@ class OffsetClock(Clock):
 # --- dying ------------------------------------------------------------------------------------------------------------
 
 
-class Crash(BaseException):  # noqa: N818  not an error anyone may handle: the process is gone
+class Crash(BaseException):
     """The lane's process was killed here."""
 
 
@@ -133,7 +133,7 @@ class Points:
         execute: Callable[..., Any],
         sql: str,
         params: Any,
-        many: bool,  # noqa: FBT001  Django's signature
+        many: bool,
         context: dict[str, Any],
     ) -> Any:
         """A wrapper for `connection.execute_wrapper`: each commit, and each write that is its own commit, is a point.
@@ -352,7 +352,8 @@ class Desk:
             if self.canary is None and self.clock.offset_s - born >= CANARY_AFTER_S:
                 self.canary = await sync_to_async(self.job)("shows that the listing is fresh")
             idle_s = 1.0 if moved else min(idle_s * 2, 300.0)
-            self.clock.advance(idle_s)
+            # Steps grow with age, as the stages' own intervals do: hours pass in few passes.
+            self.clock.advance(max(idle_s, (self.clock.offset_s - born) / 8))
 
     def _ended(self, job: Job) -> bool:
         job.refresh_from_db()

@@ -129,9 +129,17 @@ def test_an_error_under_200_is_judged_by_its_envelope() -> None:
     [
         {"id": "gen-1", "error": {"message": "Rate limit exceeded", "code": 429}},
         {"code": 402, "msg": "Insufficient credits", "data": {"taskId": "t1"}},
+        {
+            "output": {
+                "task_status": "FAILED",
+                "code": "DataInspectionFailed",
+                "message": "Bad input",
+            }
+        },
+        {"choices": [{"finish_reason": "error"}], "error": {"message": "Insufficient credits"}},
         'data: {"error":{"message":"Rate limit exceeded","code":429}}\n\n',
     ],
-    ids=["an id", "a task id inside", "a stream"],
+    ids=["an id", "a task id inside", "a task that ended", "some of a result", "a stream"],
 )
 def test_an_error_after_the_start_may_cost_however_it_is_worded(body: Any) -> None:
     assert meaning(200, body).charge is POSSIBLE
@@ -200,6 +208,8 @@ def test_a_gateways_plain_words_on_a_5xx_are_unknown(text: str) -> None:
         (503, error("Timed out because of high load"), DOWN, POSSIBLE),
         (504, error("Request timed out"), DOWN, POSSIBLE),
         (409, error("conflict"), REJECTED, POSSIBLE),
+        (400, error("Downstream service error"), DOWN, POSSIBLE),
+        (422, error("Generation failed"), DOWN, POSSIBLE),
         (418, {}, UNKNOWN, POSSIBLE),
         (302, "", UNKNOWN, POSSIBLE),
         (500, "", UNKNOWN, POSSIBLE),

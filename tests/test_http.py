@@ -29,8 +29,7 @@ ID_ANSWER = b'{"id":"aig_abc123","object":"media.generation","status":"pending"}
 Handler = Callable[["Server", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+boot = time.monotonic
 
 
 @dataclass

@@ -115,7 +115,9 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "overdue": display.OVERDUE
         if phases.is_late(job, now) and phase is not Phase.LATE
         else None,
-        "notices": _notices(job, task, phase, wait, open_cases, user, now),
+        "notices": _notices(
+            job, task=task, phase=phase, wait=wait, open_cases=open_cases, user=user, now=now
+        ),
         "primary": _primary(job, allowed),
         "verbs": allowed,
         "money": money_lines(job),
@@ -175,6 +177,7 @@ def case_notice(case: Case, user: Any) -> Notice:
 
 def _notices(
     job: Job,
+    *,
     task: ProviderTask | None,
     phase: Phase,
     wait: phases.Waiting | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import template
 from django.contrib.admin import ListFilter
@@ -23,9 +23,6 @@ from django.utils.translation import gettext as _
 from jobs import display
 from jobs.display import Look
 from providers.models import Target
-
-if TYPE_CHECKING:
-    from jobs.admin.verbs import Verb
 
 register = template.Library()
 
@@ -182,7 +179,7 @@ def filter_chip(changelist: ChangeList, spec: ListFilter) -> dict[str, Any]:
 
 @register.inclusion_tag("desk/verb_button.html", takes_context=True)
 def verb_button(
-    context: template.Context, verb: Verb, thing: Model, *, style: str = "secondary"
+    context: template.Context, verb: Any, thing: Model, *, style: str = "secondary"
 ) -> dict[str, Any]:
     """A link to the verb's confirmation, or, for a harmless verb without fields, a button that does it at once."""
     name = thing._meta.model_name  # noqa: SLF001  Django's documented meta API
