@@ -30,8 +30,8 @@ from jobs.lifeline import lane_limit_s, lifeline
 logger = logging.getLogger(__name__)
 
 _KEEP_FAILURES = timedelta(days=14)
-# A slice that fails sooner has met something that the next would meet too: the minute's ring comes soon enough.
-_FAILED_AT_ONCE_S = 5.0
+# A slice that fails sooner has met something that the next may meet too: no circle without a pause.
+PAUSE_AFTER_FAILURE_S = 5.0
 _LOOK_FOR_DEAD_S = 2 * lanes.HEARTBEAT_S
 
 
@@ -56,8 +56,9 @@ def run_lane() -> str:
             # Free, then look, then ring: see jobs/bell.py.
             close_old_connections()  # ours sat idle for the slice; the server may have been restarted meanwhile
             lanes.free(run_id=held.run_id)
-            if ended_well or time.monotonic() - started > _FAILED_AT_ONCE_S:
-                ring_if_work_waits()
+            if not ended_well and time.monotonic() - started < PAUSE_AFTER_FAILURE_S:
+                lifeline.wait(PAUSE_AFTER_FAILURE_S)
+            ring_if_work_waits()
         except Error as error:
             logger.warning("lane.not_freed %s", error)
         if lifeline.orphaned():

@@ -381,7 +381,7 @@ def test_a_bell_popped_while_stopping_rings_again(
     assert bell.bells_waiting() == 2
 
 
-def test_an_engine_that_fails_at_once_frees_its_slot_and_is_not_rung_in_a_circle(
+def test_an_engine_that_fails_at_once_frees_its_slot_and_pauses_before_it_rings(
     run_lane: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jobs import tasks
@@ -390,11 +390,22 @@ def test_an_engine_that_fails_at_once_frees_its_slot_and_is_not_rung_in_a_circle
         raise RuntimeError("broken")
 
     monkeypatch.setattr(tasks, "engine", types.SimpleNamespace(run_slice=fail))
+    paused: list[float] = []
+
+    def pause(timeout_s: float) -> bool:
+        assert not lanes.live_runs(clock.now()), "the slot is free meanwhile"
+        assert OrmQ.objects.count() == 0
+        paused.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(
+        tasks.lifeline, "wait", lambda timeout_s: pause(timeout_s) if timeout_s else False
+    )
     make_job()
     with pytest.raises(RuntimeError, match="broken"):
         run_lane()
-    assert not lanes.live_runs(clock.now())
-    assert OrmQ.objects.count() == 0
+    assert paused == [tasks.PAUSE_AFTER_FAILURE_S]
+    assert bell.bells_waiting() == 2
 
 
 def test_the_minutes_ring_frees_dead_slots_and_rings_only_where_work_waits(

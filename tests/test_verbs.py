@@ -32,7 +32,12 @@ def now() -> datetime:
 
 @pytest.fixture
 def person() -> User:
-    return factories.staff()
+    return colleague("anna")
+
+
+def colleague(name: str) -> User:
+    """Without a password: hashing one takes longer than the test."""
+    return User.objects.create(username=name, is_staff=True)
 
 
 def fresh(job: Job) -> Job:
@@ -121,6 +126,9 @@ def test_retry_is_refused_when_a_released_send_turned_up_at_the_provider_after_a
     refuses(
         job, staff.retry_on_target, job_id=job.pk, target_id=other.pk, actor=person, now=now
     )
+    staff.resend(job_id=job.pk, actor=person, now=now, reason="both are wanted")
+    send.refresh_from_db()
+    assert (send.released_by, last(job).data["possible_duplicate"]) == ("person", "8 RUB")
 
 
 def test_a_send_that_a_person_has_released_does_not_refuse_a_retry(
@@ -433,7 +441,7 @@ def test_a_case_is_taken_by_one_person(now: datetime, person: User) -> None:
     case = factories.case(CaseKind.UNKNOWN_SEND, now, of=job)
     for _ in range(2):
         staff.take_case(case_id=case.pk, actor=person, now=now)
-    other = factories.staff()
+    other = colleague("boris")
     refuses(job, staff.take_case, case_id=case.pk, actor=other, now=now)
 
 

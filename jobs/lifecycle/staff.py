@@ -43,10 +43,22 @@ def _locked(job_id: int) -> Iterator[Job]:
 
 
 def _blocking(job: Job) -> ProviderTask | None:
+    """What stands in the way of a further send: the task that blocks, or one released as free that turned out not to be."""
+    not_free_after_all = Q(
+        released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT],
+        charge__in=[Charge.POSSIBLE, Charge.CHARGED],
+    )
     return (
         ProviderTask.objects.select_for_update(no_key=True)
-        .filter(job=job, blocks_send=True)
+        .filter(Q(blocks_send=True) | not_free_after_all, job=job)
+        .order_by("-blocks_send", "created_at")
         .first()
+    )
+
+
+def _may_release(task: ProviderTask) -> bool:
+    return TaskState(task.state) in _PERSON_MAY_RELEASE or (
+        task.state in {TaskState.REFUSED, TaskState.UNSENT} and task.charge == Charge.CHARGED
     )
 
 
@@ -123,7 +135,7 @@ def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
             raise Refused(
                 _("Nothing stands in the way of job %(job)s: use retry.") % {"job": job.pk}
             )
-        if TaskState(task.state) not in _PERSON_MAY_RELEASE:
+        if not _may_release(task):
             raise Refused(_("The send of job %(job)s is under way right now.") % {"job": job.pk})
         ProviderTask.objects.filter(pk=task.pk).update(
             blocks_send=False,
@@ -275,7 +287,7 @@ def _withdraw_intent(job: Job, *, now: datetime) -> None:
 
 def _release_by_person(job: Job, *, actor: Actor) -> None:
     task = _blocking(job)
-    if task is not None and TaskState(task.state) in _PERSON_MAY_RELEASE:
+    if task is not None and _may_release(task):
         ProviderTask.objects.filter(pk=task.pk).update(
             blocks_send=False,
             released_by=Release.PERSON,
