@@ -24,11 +24,17 @@ PRICE = Decimal(8)
 MODEL = "google/gemini-3.1-flash-image-preview"
 
 
-def staff(role: Role | None = None, *, name: str = "", superuser: bool = False) -> User:
-    """A member of staff, password "staff", in the group of the role."""
+def staff(
+    role: Role | None = None,
+    *,
+    name: str = "",
+    superuser: bool = False,
+    password: str | None = None,
+) -> User:
+    """A member of staff in the group of the role. Without a password (hashing one takes long) they can't log in by form."""
     user = User.objects.create_user(
         name or f"{(role.value if role else 'staff').lower()}{next(_numbers)}",
-        password="staff",
+        password=password,
         is_staff=True,
         is_superuser=superuser,
     )

@@ -64,7 +64,17 @@ def test_every_page_opens_with_rows_in_every_phase(root: Client) -> None:
 
 
 def test_every_page_opens_with_no_rows_at_all(root: Client) -> None:
-    for model in ("job", "providertask", "polzatask", "case", "lane", "hold", "result", "batch", "standingdecision"):
+    for model in (
+        "job",
+        "providertask",
+        "polzatask",
+        "case",
+        "lane",
+        "hold",
+        "result",
+        "batch",
+        "standingdecision",
+    ):
         _page(root, _list(model))
     assert "No jobs yet" in _page(root, _list())
     assert "No results yet" in _page(root, reverse("admin:index"))
@@ -149,7 +159,9 @@ def test_older_and_newer_walk_over_every_row_once(root: Client) -> None:
     assert pages == 3
     assert seen == sorted(created, reverse=True)
     back = _page(root, _list(query=f"?newer={seen[100]}"))
-    assert [int(pk) for pk in re.findall(r'name="_selected_action" value="(\d+)"', back)] == seen[50:100]
+    assert [int(pk) for pk in re.findall(r'name="_selected_action" value="(\d+)"', back)] == seen[
+        50:100
+    ]
 
 
 def test_a_page_of_sends_walks_too_although_their_ids_have_no_order(root: Client) -> None:
@@ -167,7 +179,9 @@ def test_a_page_of_sends_walks_too_although_their_ids_have_no_order(root: Client
     assert not set(ids.findall(first)) & set(ids.findall(second))
 
 
-@pytest.mark.parametrize("query", ["?older=junk", "?newer=999999999999", "?older=", "?batch=x", "?phase=nonsense"])
+@pytest.mark.parametrize(
+    "query", ["?older=junk", "?newer=999999999999", "?older=", "?batch=x", "?phase=nonsense"]
+)
 def test_a_senseless_address_shows_a_page_and_no_error(root: Client, query: str) -> None:
     factories.job(clock.now())
     response = root.get(_list(query=query), follow=True)
@@ -212,7 +226,7 @@ def test_the_list_tells_money_known_and_possible_and_why_a_job_waits(root: Clien
 def test_a_job_older_than_the_timeout_is_marked_late_on_its_list_and_page(root: Client) -> None:
     now = clock.now()
     job = factories.job(now, created_at=now - timedelta(hours=2))
-    late = '<span>late</span>'
+    late = "<span>late</span>"
     assert late in _page(root, _list())
     assert late in _page(root, reverse("admin:jobs_job_change", args=[job.pk]))
     young = factories.job(now)
@@ -232,8 +246,16 @@ def test_a_lost_send_is_told_with_its_money_and_what_the_machine_does(root: Clie
 def test_what_a_stranger_wrote_is_shown_and_never_run(root: Client) -> None:
     evil = "<script>alert(1)</script>"
     now = clock.now()
-    job = factories.job(now, JobState.MANUAL, reference=evil, prompt=evil, reason_text=evil, params={"a": evil})
-    task = factories.lost(job, now, failure_text=evil, evidence={"submit": {"body": evil}, "x": evil}, candidates=[{"provider_id": evil}])
+    job = factories.job(
+        now, JobState.MANUAL, reference=evil, prompt=evil, reason_text=evil, params={"a": evil}
+    )
+    task = factories.lost(
+        job,
+        now,
+        failure_text=evil,
+        evidence={"submit": {"body": evil}, "x": evil},
+        candidates=[{"provider_id": evil}],
+    )
     factories.case(CaseKind.UNKNOWN_SEND, now, of=job, by=task, note=evil, detail={"why": evil})
     urls = [_list(), _list("case"), _list("polzatask"), reverse("admin:index"), reverse("admin:jobs_job_change", args=[job.pk]),
             reverse("admin:jobs_case_change", args=[Case.objects.get().pk]), reverse("admin:jobs_polzatask_change", args=[task.pk]),
@@ -246,7 +268,9 @@ def test_the_desk_is_the_open_cases_by_money(root: Client) -> None:
     now = clock.now()
     small = factories.case(CaseKind.ORPHAN, now, money_at_risk=1)
     large = factories.case(CaseKind.PAID_TWICE, now, money_at_risk=90)
-    closed = factories.case(CaseKind.ORPHAN, now, of=factories.job(now), resolved_at=now, resolution="checked")
+    closed = factories.case(
+        CaseKind.ORPHAN, now, of=factories.job(now), resolved_at=now, resolution="checked"
+    )
     page = _page(root, _list("case"))
     places = [page.find(f"/case/{case.pk}/change/") for case in (large, small)]
     assert -1 < places[0] < places[1]

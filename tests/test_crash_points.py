@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 from pytest_django import Settings
 
-from jobs.models import Case, ProviderTask
+from jobs.models import Case
 from jobs.pictures import PictureProcess
 from jobs.states import JobState
 from tests.flow import Desk, Points
@@ -108,15 +108,3 @@ def test_a_kill_upon_a_fault_pays_once_and_keeps_the_picture(make: Make, fault: 
     for number in sorted(one for one in points.effective if one >= post)[:4]:
         wrong += killed_at(make, fault, number, after=True, name=points.names[number])
     assert wrong == []
-
-
-def test_a_send_whose_outcome_stays_open_is_never_sent_again(make: Make) -> None:
-    """Its history shows no ids and lags for an unknown time: then only a person may decide."""
-    desk = make(fault="reset_before_accept", echo=False)
-    desk.account_row.echoes_id = desk.account_row.history_lag_s = None
-    desk.account_row.save()
-    job = desk.job()
-    desk.live(job)
-    assert desk.wrong_with(job) == []
-    assert job.state == JobState.MANUAL
-    assert ProviderTask.objects.filter(job=job).count() == 1

@@ -12,5 +12,7 @@ READ = re.compile(r'(?:env\.\w+|_number|_whole|_flag)\(\s*"([A-Z][A-Z_]+)"')
 def test_the_example_lists_every_setting_and_no_other() -> None:
     source = (ROOT / "studio" / "settings.py").read_text(encoding="utf-8")
     read = set(READ.findall(source)) | {"POLZA_API_KEY", "POLZA_BASE_URL"}
-    listed = set(re.findall(r"^([A-Z][A-Z_]+)=", (ROOT / ".env.example").read_text("utf-8"), re.M))
+    listed = set(
+        re.findall(r"^([A-Z][A-Z_]+)=", (ROOT / ".env.example").read_text("utf-8"), re.MULTILINE)
+    )
     assert listed == read

@@ -42,7 +42,9 @@ def send(**values: Any) -> LostSend:
     return LostSend(**defaults | values)
 
 
-def item(name: str, *, after_s: float | None = 5, model: str = MODEL, echo: str = "") -> HistoryItem:
+def item(
+    name: str, *, after_s: float | None = 5, model: str = MODEL, echo: str = ""
+) -> HistoryItem:
     at = None if after_s is None else ARMED + timedelta(seconds=after_s)
     return HistoryItem(
         provider_id=name, created_at=at, model=model, status="completed", correlation_id=echo

@@ -244,7 +244,9 @@ def test_an_unknown_send_waits_for_evidence() -> None:
     assert waits(meant(job(task(TaskState.UNKNOWN))))
 
 
-def test_one_means_one_an_unknown_send_is_never_sent_again_however_many_retries_are_allowed() -> None:
+def test_one_means_one_an_unknown_send_is_never_sent_again_however_many_retries_are_allowed() -> (
+    None
+):
     for most in (0, 1, 5):
         assert waits(meant(job(task(TaskState.UNKNOWN)), max_retries=most))
 

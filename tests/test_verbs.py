@@ -101,7 +101,7 @@ def test_a_job_under_way_or_served_is_not_retried(
         factories.accepted,
         lambda job, now: factories.accepted(job, now, failed_at=now),
         lambda job, now: factories.accepted(job, now, completed_at=now),
-        lambda job, now: factories.task(job, now),
+        factories.task,
     ],
     ids=["unknown", "accepted", "failed", "completed", "sending"],
 )
@@ -123,9 +123,7 @@ def test_retry_is_refused_when_a_released_send_turned_up_at_the_provider_after_a
     ProviderTask.objects.filter(pk=send.pk).update(released_by=released_by)
     refuses(job, staff.retry, job_id=job.pk, actor=person, now=now)
     other = factories.target("other")
-    refuses(
-        job, staff.retry_on_target, job_id=job.pk, target_id=other.pk, actor=person, now=now
-    )
+    refuses(job, staff.retry_on_target, job_id=job.pk, target_id=other.pk, actor=person, now=now)
     staff.resend(job_id=job.pk, actor=person, now=now, reason="both are wanted")
     send.refresh_from_db()
     assert (send.released_by, last(job).data["possible_duplicate"]) == ("person", "8 RUB")
@@ -158,7 +156,11 @@ def test_sending_again_releases_the_send_and_books_its_money_as_a_possible_dupli
     staff.resend(job_id=job.pk, actor=person, now=now, reason="the customer waits")
     send.refresh_from_db()
     case.refresh_from_db()
-    assert (send.blocks_send, send.released_by, send.released_user_id) == (False, "person", person.pk)
+    assert (send.blocks_send, send.released_by, send.released_user_id) == (
+        False,
+        "person",
+        person.pk,
+    )
     assert (send.state, send.charge) == ("unknown", "possible")
     assert (fresh(job).state, case.resolution) == ("pending", "sent_again")
     assert (last(job).kind, last(job).data["possible_duplicate"]) == ("sent_again", "8 RUB")
@@ -251,9 +253,7 @@ def test_resolving_as_done_delivers_the_persons_own_file(now: datetime, person: 
         key="results/own.png", thumb_key="results/own.webp", sha256="0" * 64,
         media_type="image/png", size_bytes=3, width=1, height=1,
     )  # fmt: skip
-    staff.resolve(
-        job_id=job.pk, actor=person, now=now, outcome="done", note="drew it", stored=file
-    )
+    staff.resolve(job_id=job.pk, actor=person, now=now, outcome="done", note="drew it", stored=file)
     ended = fresh(job)
     case.refresh_from_db()
     assert (ended.state, ended.decided_by_id, case.resolution) == ("succeeded", person.pk, "done")
@@ -401,9 +401,7 @@ def attach(task_id: uuid.UUID, person: User, now: datetime, name: str = "gen_77"
     )
 
 
-def test_an_attached_id_lets_the_job_go_on_and_closes_its_case(
-    now: datetime, person: User
-) -> None:
+def test_an_attached_id_lets_the_job_go_on_and_closes_its_case(now: datetime, person: User) -> None:
     job = factories.job(now, JobState.MANUAL)
     send = factories.lost(job, now, next_look_at=now)
     case = factories.case(CaseKind.UNKNOWN_SEND, now, of=job, by=send)

@@ -100,7 +100,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
     @admin.display(description=gettext_lazy("money at risk"))
     def money_cell(self, case: Case) -> SafeString:
         if not case.money_at_risk:
-            return format_html('<span class="quiet">—</span>')
+            return format_html('<span class="quiet">{}</span>', "—")
         return desk.money(case.money_at_risk, case.currency)
 
     @admin.display(description=gettext_lazy("owner"))

@@ -104,7 +104,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def cost_cell(self, job: Job) -> SafeString:
         lines = jobs_rows.money_lines(job)
         if not lines:
-            return format_html('<span class="quiet">—</span>')
+            return format_html('<span class="quiet">{}</span>', "—")
         return (
             format_html("{}", lines[0])
             if len(lines) == 1

@@ -330,7 +330,9 @@ def _storable(value: Any) -> Any:
     """The same value without what jsonb can't hold (NUL, lone surrogates, NaN), so that the case itself can be written."""
     match value:
         case str():
-            return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+            return (
+                value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+            )
         case float() if not math.isfinite(value):
             return str(value)
         case dict():
@@ -363,7 +365,11 @@ def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
     events.write(
         [
             events.event(
-                job_id=job_id, task_id=task.pk, kind="conflict", now=fact.at, why=_storable(why[:500])
+                job_id=job_id,
+                task_id=task.pk,
+                kind="conflict",
+                now=fact.at,
+                why=_storable(why[:500]),
             )
         ]
     )

@@ -12,429 +12,1161 @@ import jobs.states
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('providers', '0001_initial'),
+        ("providers", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='SpoolHost',
+            name="SpoolHost",
             fields=[
-                ('host', models.CharField(max_length=120, primary_key=True, serialize=False, verbose_name='host')),
-                ('clear_at', models.DateTimeField(verbose_name='spool replayed')),
-                ('declared_lost_at', models.DateTimeField(blank=True, null=True, verbose_name='disk declared lost')),
+                (
+                    "host",
+                    models.CharField(
+                        max_length=120, primary_key=True, serialize=False, verbose_name="host"
+                    ),
+                ),
+                ("clear_at", models.DateTimeField(verbose_name="spool replayed")),
+                (
+                    "declared_lost_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="disk declared lost"),
+                ),
             ],
             options={
-                'verbose_name': 'spool host',
-                'verbose_name_plural': 'spool hosts',
+                "verbose_name": "spool host",
+                "verbose_name_plural": "spool hosts",
             },
         ),
         migrations.CreateModel(
-            name='Tenant',
+            name="Tenant",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(unique=True, verbose_name='short name')),
-                ('name', models.CharField(max_length=120, verbose_name='name')),
-                ('max_in_flight', models.PositiveIntegerField(blank=True, help_text='Empty: only the overall limit holds.', null=True, verbose_name='most in flight')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(unique=True, verbose_name="short name")),
+                ("name", models.CharField(max_length=120, verbose_name="name")),
+                (
+                    "max_in_flight",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Empty: only the overall limit holds.",
+                        null=True,
+                        verbose_name="most in flight",
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'verbose_name': 'tenant',
-                'verbose_name_plural': 'tenants',
+                "verbose_name": "tenant",
+                "verbose_name_plural": "tenants",
             },
         ),
         migrations.CreateModel(
-            name='Batch',
+            name="Batch",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token', models.UUIDField(default=uuid.uuid4, unique=True)),
-                ('label', models.CharField(blank=True, max_length=200, verbose_name='label')),
-                ('created_at', models.DateTimeField(verbose_name='created')),
-                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='batches', to='jobs.tenant')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("token", models.UUIDField(default=uuid.uuid4, unique=True)),
+                ("label", models.CharField(blank=True, max_length=200, verbose_name="label")),
+                ("created_at", models.DateTimeField(verbose_name="created")),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="batches",
+                        to="jobs.tenant",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'batch',
-                'verbose_name_plural': 'batches',
+                "verbose_name": "batch",
+                "verbose_name_plural": "batches",
             },
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('image', 'picture'), ('text', 'text')], default='image', max_length=8, verbose_name='makes')),
-                ('prompt', models.TextField(verbose_name='prompt')),
-                ('params', models.JSONField(blank=True, default=dict, verbose_name='parameters')),
-                ('reference', models.CharField(blank=True, help_text="The customer's own.", max_length=200, verbose_name='reference')),
-                ('priority', models.SmallIntegerField(default=0, help_text='Higher goes first.', verbose_name='priority')),
-                ('route', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), size=None, verbose_name='route')),
-                ('state', models.CharField(choices=[('pending', 'pending'), ('active', 'active'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('manual', 'needs a person'), ('cancelled', 'cancelled')], default='pending', max_length=10, verbose_name='state')),
-                ('reason', models.CharField(blank=True, max_length=40, verbose_name='reason')),
-                ('reason_text', models.TextField(blank=True, verbose_name='in words')),
-                ('not_before', models.DateTimeField(verbose_name='not before')),
-                ('attempts_since', models.DateTimeField()),
-                ('decided_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(verbose_name='created')),
-                ('finished_at', models.DateTimeField(blank=True, null=True, verbose_name='finished')),
-                ('batch', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='jobs.batch')),
-                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('target', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='providers.target', verbose_name='target')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("image", "picture"), ("text", "text")],
+                        default="image",
+                        max_length=8,
+                        verbose_name="makes",
+                    ),
+                ),
+                ("prompt", models.TextField(verbose_name="prompt")),
+                ("params", models.JSONField(blank=True, default=dict, verbose_name="parameters")),
+                (
+                    "reference",
+                    models.CharField(
+                        blank=True,
+                        help_text="The customer's own.",
+                        max_length=200,
+                        verbose_name="reference",
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(
+                        default=0, help_text="Higher goes first.", verbose_name="priority"
+                    ),
+                ),
+                (
+                    "route",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(), size=None, verbose_name="route"
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("pending", "pending"),
+                            ("active", "active"),
+                            ("succeeded", "succeeded"),
+                            ("failed", "failed"),
+                            ("manual", "needs a person"),
+                            ("cancelled", "cancelled"),
+                        ],
+                        default="pending",
+                        max_length=10,
+                        verbose_name="state",
+                    ),
+                ),
+                ("reason", models.CharField(blank=True, max_length=40, verbose_name="reason")),
+                ("reason_text", models.TextField(blank=True, verbose_name="in words")),
+                ("not_before", models.DateTimeField(verbose_name="not before")),
+                ("attempts_since", models.DateTimeField()),
+                ("decided_at", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(verbose_name="created")),
+                (
+                    "finished_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="finished"),
+                ),
+                (
+                    "batch",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="jobs.batch",
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "target",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="providers.target",
+                        verbose_name="target",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'job',
-                'verbose_name_plural': 'jobs',
-                'permissions': [('retry_job', 'Can retry a job'), ('resend_job', 'Can send again although a charge is possible'), ('retarget_job', 'Can retry a job on another target'), ('manual_job', 'Can mark a job for manual handling'), ('resolve_job', 'Can resolve a job'), ('cancel_job', 'Can cancel a job')],
+                "verbose_name": "job",
+                "verbose_name_plural": "jobs",
+                "permissions": [
+                    ("retry_job", "Can retry a job"),
+                    ("resend_job", "Can send again although a charge is possible"),
+                    ("retarget_job", "Can retry a job on another target"),
+                    ("manual_job", "Can mark a job for manual handling"),
+                    ("resolve_job", "Can resolve a job"),
+                    ("cancel_job", "Can cancel a job"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Lane',
+            name="Lane",
             fields=[
-                ('slot', models.PositiveSmallIntegerField(primary_key=True, serialize=False, verbose_name='slot')),
-                ('run_id', models.UUIDField(blank=True, null=True, unique=True)),
-                ('host', models.CharField(blank=True, max_length=120, verbose_name='host')),
-                ('pid', models.PositiveIntegerField(blank=True, null=True)),
-                ('version', models.CharField(blank=True, max_length=40, verbose_name='code version')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started')),
-                ('heartbeat_at', models.DateTimeField(blank=True, null=True, verbose_name='heartbeat')),
-                ('draining', models.BooleanField(default=False, verbose_name='draining')),
+                (
+                    "slot",
+                    models.PositiveSmallIntegerField(
+                        primary_key=True, serialize=False, verbose_name="slot"
+                    ),
+                ),
+                ("run_id", models.UUIDField(blank=True, null=True, unique=True)),
+                ("host", models.CharField(blank=True, max_length=120, verbose_name="host")),
+                ("pid", models.PositiveIntegerField(blank=True, null=True)),
+                (
+                    "version",
+                    models.CharField(blank=True, max_length=40, verbose_name="code version"),
+                ),
+                ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started")),
+                (
+                    "heartbeat_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="heartbeat"),
+                ),
+                ("draining", models.BooleanField(default=False, verbose_name="draining")),
             ],
             options={
-                'verbose_name': 'lane',
-                'verbose_name_plural': 'lanes',
-                'constraints': [models.CheckConstraint(condition=models.Q(('run_id__isnull', True), ('heartbeat_at__isnull', False), _connector='OR'), name='lane_run_has_heartbeat')],
+                "verbose_name": "lane",
+                "verbose_name_plural": "lanes",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("run_id__isnull", True),
+                            ("heartbeat_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="lane_run_has_heartbeat",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ProviderTask',
+            name="ProviderTask",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('estimated_cost', models.DecimalField(decimal_places=4, max_digits=12, verbose_name='estimated cost')),
-                ('currency', models.CharField(max_length=3)),
-                ('run_id', models.UUIDField()),
-                ('host', models.CharField(max_length=120)),
-                ('created_at', models.DateTimeField(verbose_name='intent written')),
-                ('blocks_send', models.BooleanField(default=True)),
-                ('released_by', models.CharField(blank=True, max_length=10)),
-                ('armed_at', models.DateTimeField(blank=True, null=True, verbose_name='armed')),
-                ('send_not_after', models.DateTimeField(blank=True, null=True)),
-                ('call_deadline_s', models.FloatField(blank=True, null=True)),
-                ('provider_id', models.CharField(blank=True, max_length=200, null=True, verbose_name="provider's id")),
-                ('accepted_at', models.DateTimeField(blank=True, null=True, verbose_name='accepted')),
-                ('refusal_class', models.CharField(blank=True, max_length=20, null=True)),
-                ('refused_at', models.DateTimeField(blank=True, null=True)),
-                ('unsent_at', models.DateTimeField(blank=True, null=True)),
-                ('unsent_reason', models.CharField(blank=True, max_length=40)),
-                ('lost_at', models.DateTimeField(blank=True, null=True)),
-                ('absent_at', models.DateTimeField(blank=True, null=True)),
-                ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed')),
-                ('failed_at', models.DateTimeField(blank=True, null=True, verbose_name='failed')),
-                ('stored_at', models.DateTimeField(blank=True, null=True, verbose_name='stored')),
-                ('receipt_final_at', models.DateTimeField(blank=True, null=True)),
-                ('cost_answer', models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True)),
-                ('cost_poll', models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True)),
-                ('cost_receipt', models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True)),
-                ('cost_staff', models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True)),
-                ('staff_charge', models.CharField(blank=True, max_length=12, null=True)),
-                ('failure_class', models.CharField(blank=True, max_length=20)),
-                ('failure_code', models.CharField(blank=True, max_length=80)),
-                ('failure_text', models.TextField(blank=True)),
-                ('failure_scope', models.CharField(blank=True, max_length=8)),
-                ('wait_s', models.FloatField(blank=True, null=True)),
-                ('ours', models.BooleanField(default=False)),
-                ('target_stops', models.BooleanField(default=False)),
-                ('evidence', models.JSONField(blank=True, default=dict)),
-                ('files', models.JSONField(blank=True, default=list)),
-                ('result_text', models.TextField(blank=True)),
-                ('state', models.GeneratedField(db_persist=True, expression=models.Case(models.When(stored_at__isnull=False, then=models.Value('stored')), models.When(completed_at__isnull=False, then=models.Value('completed')), models.When(failed_at__isnull=False, then=models.Value('failed')), models.When(provider_id__isnull=False, then=models.Value('accepted')), models.When(refusal_class__isnull=False, then=models.Value('refused')), models.When(models.Q(('unsent_at__isnull', False), ('absent_at__isnull', False), _connector='OR'), then=models.Value('unsent')), models.When(lost_at__isnull=False, then=models.Value('unknown')), models.When(armed_at__isnull=False, then=models.Value('sending')), default=models.Value('intent')), output_field=models.CharField(choices=[('intent', 'about to send'), ('sending', 'sending'), ('accepted', 'at the provider'), ('completed', 'made, to be fetched'), ('stored', 'stored'), ('refused', 'refused'), ('failed', 'failed there'), ('unsent', 'not sent'), ('unknown', 'outcome unknown')], max_length=10))),
-                ('cost', models.GeneratedField(db_persist=True, expression=django.db.models.functions.comparison.Coalesce('cost_staff', 'cost_receipt', 'cost_poll', 'cost_answer'), output_field=models.DecimalField(decimal_places=10, max_digits=20, null=True))),
-                ('charge', models.GeneratedField(db_persist=True, expression=models.Case(models.When(staff_charge__isnull=False, then='staff_charge'), models.When(models.Q(('cost_staff__gt', 0), models.Q(('cost_receipt__gt', 0), ('cost_staff__isnull', True)), models.Q(('cost_poll__gt', 0), ('cost_receipt__isnull', True), ('cost_staff__isnull', True)), models.Q(('cost_answer__gt', 0), ('cost_poll__isnull', True), ('cost_receipt__isnull', True), ('cost_staff__isnull', True)), _connector='OR'), then=models.Value('charged')), models.When(models.Q(('stored_at__isnull', False), ('completed_at__isnull', False), _connector='OR'), then=models.Value('charged')), models.When(cost_receipt=0, failed_at__isnull=False, receipt_final_at__isnull=False, then=models.Value('none')), models.When(models.Q(('failed_at__isnull', False), ('provider_id__isnull', False), _connector='OR'), then=models.Value('possible')), models.When(models.Q(('refusal_class__isnull', False), ('unsent_at__isnull', False), ('absent_at__isnull', False), _connector='OR'), then=models.Value('none')), models.When(models.Q(('lost_at__isnull', False), ('armed_at__isnull', False), _connector='OR'), then=models.Value('possible')), default=models.Value('none')), output_field=models.CharField(choices=[('none', 'none'), ('possible', 'possible'), ('charged', 'charged'), ('refunded', 'refunded'), ('written_off', 'written off')], max_length=12))),
-                ('undecided_since', models.DateTimeField(blank=True, null=True)),
-                ('watch_until', models.DateTimeField(blank=True, null=True)),
-                ('next_poll_at', models.DateTimeField(blank=True, null=True)),
-                ('next_fetch_at', models.DateTimeField(blank=True, null=True)),
-                ('next_look_at', models.DateTimeField(blank=True, null=True)),
-                ('next_receipt_at', models.DateTimeField(blank=True, null=True)),
-                ('hinted_at', models.DateTimeField(blank=True, null=True)),
-                ('work_run_id', models.UUIDField(blank=True, null=True)),
-                ('deaths', models.PositiveSmallIntegerField(default=0)),
-                ('polls', models.PositiveIntegerField(default=0)),
-                ('poll_failures', models.PositiveIntegerField(default=0)),
-                ('missing_since', models.DateTimeField(blank=True, null=True)),
-                ('last_poll_at', models.DateTimeField(blank=True, null=True)),
-                ('last_status', models.CharField(blank=True, max_length=80)),
-                ('fetch_failures', models.PositiveSmallIntegerField(default=0)),
-                ('fetch_trouble', models.CharField(blank=True, max_length=300)),
-                ('looks', models.PositiveSmallIntegerField(default=0)),
-                ('absent_seen_at', models.DateTimeField(blank=True, null=True)),
-                ('candidates', models.JSONField(blank=True, default=list)),
-                ('receipt_looks', models.PositiveSmallIntegerField(default=0)),
-                ('receipts_end_at', models.DateTimeField(blank=True, null=True)),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='providers.account')),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='jobs.job')),
-                ('released_user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('target', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='providers.target')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "estimated_cost",
+                    models.DecimalField(
+                        decimal_places=4, max_digits=12, verbose_name="estimated cost"
+                    ),
+                ),
+                ("currency", models.CharField(max_length=3)),
+                ("run_id", models.UUIDField()),
+                ("host", models.CharField(max_length=120)),
+                ("created_at", models.DateTimeField(verbose_name="intent written")),
+                ("blocks_send", models.BooleanField(default=True)),
+                ("released_by", models.CharField(blank=True, max_length=10)),
+                ("armed_at", models.DateTimeField(blank=True, null=True, verbose_name="armed")),
+                ("send_not_after", models.DateTimeField(blank=True, null=True)),
+                ("call_deadline_s", models.FloatField(blank=True, null=True)),
+                (
+                    "provider_id",
+                    models.CharField(
+                        blank=True, max_length=200, null=True, verbose_name="provider's id"
+                    ),
+                ),
+                (
+                    "accepted_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="accepted"),
+                ),
+                ("refusal_class", models.CharField(blank=True, max_length=20, null=True)),
+                ("refused_at", models.DateTimeField(blank=True, null=True)),
+                ("unsent_at", models.DateTimeField(blank=True, null=True)),
+                ("unsent_reason", models.CharField(blank=True, max_length=40)),
+                ("lost_at", models.DateTimeField(blank=True, null=True)),
+                ("absent_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "completed_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="completed"),
+                ),
+                ("failed_at", models.DateTimeField(blank=True, null=True, verbose_name="failed")),
+                ("stored_at", models.DateTimeField(blank=True, null=True, verbose_name="stored")),
+                ("receipt_final_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "cost_answer",
+                    models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True),
+                ),
+                (
+                    "cost_poll",
+                    models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True),
+                ),
+                (
+                    "cost_receipt",
+                    models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True),
+                ),
+                (
+                    "cost_staff",
+                    models.DecimalField(blank=True, decimal_places=10, max_digits=20, null=True),
+                ),
+                ("staff_charge", models.CharField(blank=True, max_length=12, null=True)),
+                ("failure_class", models.CharField(blank=True, max_length=20)),
+                ("failure_code", models.CharField(blank=True, max_length=80)),
+                ("failure_text", models.TextField(blank=True)),
+                ("failure_scope", models.CharField(blank=True, max_length=8)),
+                ("wait_s", models.FloatField(blank=True, null=True)),
+                ("ours", models.BooleanField(default=False)),
+                ("target_stops", models.BooleanField(default=False)),
+                ("evidence", models.JSONField(blank=True, default=dict)),
+                ("files", models.JSONField(blank=True, default=list)),
+                ("result_text", models.TextField(blank=True)),
+                (
+                    "state",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(stored_at__isnull=False, then=models.Value("stored")),
+                            models.When(completed_at__isnull=False, then=models.Value("completed")),
+                            models.When(failed_at__isnull=False, then=models.Value("failed")),
+                            models.When(provider_id__isnull=False, then=models.Value("accepted")),
+                            models.When(refusal_class__isnull=False, then=models.Value("refused")),
+                            models.When(
+                                models.Q(
+                                    ("unsent_at__isnull", False),
+                                    ("absent_at__isnull", False),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("unsent"),
+                            ),
+                            models.When(lost_at__isnull=False, then=models.Value("unknown")),
+                            models.When(armed_at__isnull=False, then=models.Value("sending")),
+                            default=models.Value("intent"),
+                        ),
+                        output_field=models.CharField(
+                            choices=[
+                                ("intent", "about to send"),
+                                ("sending", "sending"),
+                                ("accepted", "at the provider"),
+                                ("completed", "made, to be fetched"),
+                                ("stored", "stored"),
+                                ("refused", "refused"),
+                                ("failed", "failed there"),
+                                ("unsent", "not sent"),
+                                ("unknown", "outcome unknown"),
+                            ],
+                            max_length=10,
+                        ),
+                    ),
+                ),
+                (
+                    "cost",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=django.db.models.functions.comparison.Coalesce(
+                            "cost_staff", "cost_receipt", "cost_poll", "cost_answer"
+                        ),
+                        output_field=models.DecimalField(
+                            decimal_places=10, max_digits=20, null=True
+                        ),
+                    ),
+                ),
+                (
+                    "charge",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(staff_charge__isnull=False, then="staff_charge"),
+                            models.When(
+                                models.Q(
+                                    ("cost_staff__gt", 0),
+                                    models.Q(("cost_receipt__gt", 0), ("cost_staff__isnull", True)),
+                                    models.Q(
+                                        ("cost_poll__gt", 0),
+                                        ("cost_receipt__isnull", True),
+                                        ("cost_staff__isnull", True),
+                                    ),
+                                    models.Q(
+                                        ("cost_answer__gt", 0),
+                                        ("cost_poll__isnull", True),
+                                        ("cost_receipt__isnull", True),
+                                        ("cost_staff__isnull", True),
+                                    ),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("charged"),
+                            ),
+                            models.When(
+                                models.Q(
+                                    ("stored_at__isnull", False),
+                                    ("completed_at__isnull", False),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("charged"),
+                            ),
+                            models.When(
+                                cost_receipt=0,
+                                failed_at__isnull=False,
+                                receipt_final_at__isnull=False,
+                                then=models.Value("none"),
+                            ),
+                            models.When(
+                                models.Q(
+                                    ("failed_at__isnull", False),
+                                    ("provider_id__isnull", False),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("possible"),
+                            ),
+                            models.When(
+                                models.Q(
+                                    ("refusal_class__isnull", False),
+                                    ("unsent_at__isnull", False),
+                                    ("absent_at__isnull", False),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("none"),
+                            ),
+                            models.When(
+                                models.Q(
+                                    ("lost_at__isnull", False),
+                                    ("armed_at__isnull", False),
+                                    _connector="OR",
+                                ),
+                                then=models.Value("possible"),
+                            ),
+                            default=models.Value("none"),
+                        ),
+                        output_field=models.CharField(
+                            choices=[
+                                ("none", "none"),
+                                ("possible", "possible"),
+                                ("charged", "charged"),
+                                ("refunded", "refunded"),
+                                ("written_off", "written off"),
+                            ],
+                            max_length=12,
+                        ),
+                    ),
+                ),
+                ("undecided_since", models.DateTimeField(blank=True, null=True)),
+                ("watch_until", models.DateTimeField(blank=True, null=True)),
+                ("next_poll_at", models.DateTimeField(blank=True, null=True)),
+                ("next_fetch_at", models.DateTimeField(blank=True, null=True)),
+                ("next_look_at", models.DateTimeField(blank=True, null=True)),
+                ("next_receipt_at", models.DateTimeField(blank=True, null=True)),
+                ("hinted_at", models.DateTimeField(blank=True, null=True)),
+                ("work_run_id", models.UUIDField(blank=True, null=True)),
+                ("deaths", models.PositiveSmallIntegerField(default=0)),
+                ("polls", models.PositiveIntegerField(default=0)),
+                ("poll_failures", models.PositiveIntegerField(default=0)),
+                ("missing_since", models.DateTimeField(blank=True, null=True)),
+                ("last_poll_at", models.DateTimeField(blank=True, null=True)),
+                ("last_status", models.CharField(blank=True, max_length=80)),
+                ("fetch_failures", models.PositiveSmallIntegerField(default=0)),
+                ("fetch_trouble", models.CharField(blank=True, max_length=300)),
+                ("looks", models.PositiveSmallIntegerField(default=0)),
+                ("absent_seen_at", models.DateTimeField(blank=True, null=True)),
+                ("candidates", models.JSONField(blank=True, default=list)),
+                ("receipt_looks", models.PositiveSmallIntegerField(default=0)),
+                ("receipts_end_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="tasks",
+                        to="providers.account",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="tasks",
+                        to="jobs.job",
+                    ),
+                ),
+                (
+                    "released_user",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "target",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="tasks",
+                        to="providers.target",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'provider task',
-                'verbose_name_plural': 'provider tasks',
-                'permissions': [('poll_providertask', 'Can ask the provider now'), ('attach_providertask', 'Can attach a provider id')],
+                "verbose_name": "provider task",
+                "verbose_name_plural": "provider tasks",
+                "permissions": [
+                    ("poll_providertask", "Can ask the provider now"),
+                    ("attach_providertask", "Can attach a provider id"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PolzaTask',
-            fields=[
-            ],
+            name="PolzaTask",
+            fields=[],
             options={
-                'verbose_name': 'Polza task',
-                'verbose_name_plural': 'Polza tasks',
-                'proxy': True,
-                'indexes': [],
-                'constraints': [],
+                "verbose_name": "Polza task",
+                "verbose_name_plural": "Polza tasks",
+                "proxy": True,
+                "indexes": [],
+                "constraints": [],
             },
-            bases=('jobs.providertask',),
+            bases=("jobs.providertask",),
         ),
         migrations.CreateModel(
-            name='Result',
+            name="Result",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveSmallIntegerField(default=0)),
-                ('key', models.CharField(max_length=300, verbose_name='file')),
-                ('thumb_key', models.CharField(blank=True, max_length=300)),
-                ('sha256', models.CharField(max_length=64, verbose_name='hash')),
-                ('media_type', models.CharField(max_length=60, verbose_name='type')),
-                ('size_bytes', models.PositiveBigIntegerField(verbose_name='size')),
-                ('width', models.PositiveIntegerField(blank=True, null=True)),
-                ('height', models.PositiveIntegerField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(verbose_name='stored')),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='results', to='jobs.job')),
-                ('task', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='results', to='jobs.providertask')),
-                ('uploaded_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("position", models.PositiveSmallIntegerField(default=0)),
+                ("key", models.CharField(max_length=300, verbose_name="file")),
+                ("thumb_key", models.CharField(blank=True, max_length=300)),
+                ("sha256", models.CharField(max_length=64, verbose_name="hash")),
+                ("media_type", models.CharField(max_length=60, verbose_name="type")),
+                ("size_bytes", models.PositiveBigIntegerField(verbose_name="size")),
+                ("width", models.PositiveIntegerField(blank=True, null=True)),
+                ("height", models.PositiveIntegerField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(verbose_name="stored")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="results",
+                        to="jobs.job",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="results",
+                        to="jobs.providertask",
+                    ),
+                ),
+                (
+                    "uploaded_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'result',
-                'verbose_name_plural': 'results',
+                "verbose_name": "result",
+                "verbose_name_plural": "results",
             },
         ),
         migrations.AddField(
-            model_name='job',
-            name='delivered',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.result', verbose_name='delivered'),
+            model_name="job",
+            name="delivered",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="jobs.result",
+                verbose_name="delivered",
+            ),
         ),
         migrations.CreateModel(
-            name='StandingDecision',
+            name="StandingDecision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('what', models.CharField(choices=[('resend_unknown', 'send again when the outcome is unknown'), ('next_after_charged', 'go to the next target after a failure that was or may be charged')], max_length=20, verbose_name='what')),
-                ('reason', models.TextField(verbose_name='reason')),
-                ('made_at', models.DateTimeField(verbose_name='made')),
-                ('ended_at', models.DateTimeField(blank=True, null=True, verbose_name='ended')),
-                ('made_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('target', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='standing_decisions', to='providers.target')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "what",
+                    models.CharField(
+                        choices=[
+                            ("resend_unknown", "send again when the outcome is unknown"),
+                            (
+                                "next_after_charged",
+                                "go to the next target after a failure that was or may be charged",
+                            ),
+                        ],
+                        max_length=20,
+                        verbose_name="what",
+                    ),
+                ),
+                ("reason", models.TextField(verbose_name="reason")),
+                ("made_at", models.DateTimeField(verbose_name="made")),
+                ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended")),
+                (
+                    "made_by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "target",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="standing_decisions",
+                        to="providers.target",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'standing decision',
-                'verbose_name_plural': 'standing decisions',
+                "verbose_name": "standing decision",
+                "verbose_name_plural": "standing decisions",
             },
         ),
         migrations.AddField(
-            model_name='providertask',
-            name='standing',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.standingdecision'),
+            model_name="providertask",
+            name="standing",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="jobs.standingdecision",
+            ),
         ),
         migrations.AddField(
-            model_name='providertask',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.tenant'),
+            model_name="providertask",
+            name="tenant",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="jobs.tenant"
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='jobs.tenant'),
+            model_name="job",
+            name="tenant",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="jobs.tenant"
+            ),
         ),
         migrations.CreateModel(
-            name='Hold',
+            name="Hold",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('red_button', 'red button'), ('restore', 'restore hold')], max_length=12, verbose_name='kind')),
-                ('reason', models.TextField(blank=True, verbose_name='reason')),
-                ('set_at', models.DateTimeField(verbose_name='since')),
-                ('lifted_at', models.DateTimeField(blank=True, null=True, verbose_name='lifted')),
-                ('lifted_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('set_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("red_button", "red button"), ("restore", "restore hold")],
+                        max_length=12,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("reason", models.TextField(blank=True, verbose_name="reason")),
+                ("set_at", models.DateTimeField(verbose_name="since")),
+                ("lifted_at", models.DateTimeField(blank=True, null=True, verbose_name="lifted")),
+                (
+                    "lifted_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "set_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'hold',
-                'verbose_name_plural': 'holds',
-                'permissions': [('press_hold', 'Can press the red button'), ('lift_hold', 'Can lift the red button')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('lifted_at__isnull', True)), fields=('kind',), name='hold_one_standing')],
+                "verbose_name": "hold",
+                "verbose_name_plural": "holds",
+                "permissions": [
+                    ("press_hold", "Can press the red button"),
+                    ("lift_hold", "Can lift the red button"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("lifted_at__isnull", True)),
+                        fields=("kind",),
+                        name="hold_one_standing",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='JobPhoto',
+            name="JobPhoto",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveSmallIntegerField()),
-                ('key', models.CharField(max_length=200)),
-                ('sha256', models.CharField(max_length=64)),
-                ('media_type', models.CharField(max_length=40)),
-                ('size_bytes', models.PositiveBigIntegerField()),
-                ('width', models.PositiveIntegerField()),
-                ('height', models.PositiveIntegerField()),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='photos', to='jobs.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("position", models.PositiveSmallIntegerField()),
+                ("key", models.CharField(max_length=200)),
+                ("sha256", models.CharField(max_length=64)),
+                ("media_type", models.CharField(max_length=40)),
+                ("size_bytes", models.PositiveBigIntegerField()),
+                ("width", models.PositiveIntegerField()),
+                ("height", models.PositiveIntegerField()),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="photos",
+                        to="jobs.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'input photo',
-                'verbose_name_plural': 'input photos',
-                'ordering': ['position'],
-                'constraints': [models.UniqueConstraint(fields=('job', 'position'), name='job_photo_position')],
+                "verbose_name": "input photo",
+                "verbose_name_plural": "input photos",
+                "ordering": ["position"],
+                "constraints": [
+                    models.UniqueConstraint(fields=("job", "position"), name="job_photo_position")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='JobEvent',
+            name="JobEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField(verbose_name='at')),
-                ('kind', models.CharField(max_length=40, verbose_name='what')),
-                ('data', models.JSONField(blank=True, default=dict)),
-                ('actor', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='events', to='jobs.job')),
-                ('task', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='events', to='jobs.providertask')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("kind", models.CharField(max_length=40, verbose_name="what")),
+                ("data", models.JSONField(blank=True, default=dict)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="events",
+                        to="jobs.job",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="events",
+                        to="jobs.providertask",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'job event',
-                'verbose_name_plural': 'job events',
-                'indexes': [models.Index(fields=['job', 'id'], name='job_event_timeline')],
+                "verbose_name": "job event",
+                "verbose_name_plural": "job events",
+                "indexes": [models.Index(fields=["job", "id"], name="job_event_timeline")],
             },
         ),
         migrations.CreateModel(
-            name='Case',
+            name="Case",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('unknown_send', 'sent, outcome unknown'), ('paid_without_result', 'paid without a result'), ('failed_but_charged', 'failed but charged'), ('lost_at_provider', 'lost at the provider'), ('never_answered', 'never answered'), ('fetch_failed', 'could not be fetched'), ('conflict', 'two different facts'), ('poison', 'workers die at it'), ('restore', 'set aside after a restore'), ('by_hand', 'handled by hand'), ('refused_by_all', 'refused by all'), ('attempts_exhausted', 'attempts exhausted'), ('paid_twice', 'paid twice?'), ('dead_callback', 'callback never delivered'), ('orphan', 'at the provider without a job')], max_length=24, verbose_name='kind')),
-                ('money_at_risk', models.DecimalField(decimal_places=4, default=0, max_digits=14, verbose_name='money at risk')),
-                ('currency', models.CharField(blank=True, max_length=3)),
-                ('detail', models.JSONField(blank=True, default=dict)),
-                ('note', models.TextField(blank=True, verbose_name='note')),
-                ('opened_at', models.DateTimeField(verbose_name='opened')),
-                ('due_at', models.DateTimeField(verbose_name='due')),
-                ('resolution', models.CharField(blank=True, max_length=40, verbose_name='resolution')),
-                ('resolved_at', models.DateTimeField(blank=True, null=True, verbose_name='resolved')),
-                ('owner', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='cases', to=settings.AUTH_USER_MODEL, verbose_name='owner')),
-                ('resolved_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='cases', to='jobs.job')),
-                ('task', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='cases', to='jobs.providertask')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("unknown_send", "sent, outcome unknown"),
+                            ("paid_without_result", "paid without a result"),
+                            ("failed_but_charged", "failed but charged"),
+                            ("lost_at_provider", "lost at the provider"),
+                            ("never_answered", "never answered"),
+                            ("fetch_failed", "could not be fetched"),
+                            ("conflict", "two different facts"),
+                            ("poison", "workers die at it"),
+                            ("restore", "set aside after a restore"),
+                            ("by_hand", "handled by hand"),
+                            ("refused_by_all", "refused by all"),
+                            ("attempts_exhausted", "attempts exhausted"),
+                            ("paid_twice", "paid twice?"),
+                            ("dead_callback", "callback never delivered"),
+                            ("orphan", "at the provider without a job"),
+                        ],
+                        max_length=24,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
+                    "money_at_risk",
+                    models.DecimalField(
+                        decimal_places=4, default=0, max_digits=14, verbose_name="money at risk"
+                    ),
+                ),
+                ("currency", models.CharField(blank=True, max_length=3)),
+                ("detail", models.JSONField(blank=True, default=dict)),
+                ("note", models.TextField(blank=True, verbose_name="note")),
+                ("opened_at", models.DateTimeField(verbose_name="opened")),
+                ("due_at", models.DateTimeField(verbose_name="due")),
+                (
+                    "resolution",
+                    models.CharField(blank=True, max_length=40, verbose_name="resolution"),
+                ),
+                (
+                    "resolved_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="resolved"),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="cases",
+                        to=settings.AUTH_USER_MODEL,
+                        verbose_name="owner",
+                    ),
+                ),
+                (
+                    "resolved_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="cases",
+                        to="jobs.job",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="cases",
+                        to="jobs.providertask",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'case',
-                'verbose_name_plural': 'cases',
-                'permissions': [('work_case', 'Can take and note a case')],
-                'indexes': [models.Index(models.OrderBy(models.F('money_at_risk'), descending=True), models.F('opened_at'), condition=models.Q(('resolved_at__isnull', True)), name='case_desk')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('resolved_at__isnull', True)), fields=('kind', 'job', 'task'), name='case_one_open', nulls_distinct=False), models.CheckConstraint(condition=models.Q(models.Q(('resolution', ''), ('resolved_at__isnull', True)), models.Q(('resolved_at__isnull', False), models.Q(('resolution', ''), _negated=True)), _connector='OR'), name='case_resolved_with_resolution')],
+                "verbose_name": "case",
+                "verbose_name_plural": "cases",
+                "permissions": [("work_case", "Can take and note a case")],
+                "indexes": [
+                    models.Index(
+                        models.OrderBy(models.F("money_at_risk"), descending=True),
+                        models.F("opened_at"),
+                        condition=models.Q(("resolved_at__isnull", True)),
+                        name="case_desk",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("resolved_at__isnull", True)),
+                        fields=("kind", "job", "task"),
+                        name="case_one_open",
+                        nulls_distinct=False,
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("resolution", ""), ("resolved_at__isnull", True)),
+                            models.Q(
+                                ("resolved_at__isnull", False),
+                                models.Q(("resolution", ""), _negated=True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="case_resolved_with_resolution",
+                    ),
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='result',
-            constraint=models.UniqueConstraint(condition=models.Q(('task__isnull', False)), fields=('task', 'position'), name='result_task_position'),
+            model_name="result",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("task__isnull", False)),
+                fields=("task", "position"),
+                name="result_task_position",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='standingdecision',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('target', 'what'), name='standing_one_live'),
+            model_name="standingdecision",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("ended_at__isnull", True)),
+                fields=("target", "what"),
+                name="standing_one_live",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('state__in', ['intent', 'sending', 'accepted'])), fields=['target', 'tenant', 'armed_at'], name='task_in_flight'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("state__in", ["intent", "sending", "accepted"])),
+                fields=["target", "tenant", "armed_at"],
+                name="task_in_flight",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('next_poll_at__isnull', False)), fields=['next_poll_at'], name='task_poll_due'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("next_poll_at__isnull", False)),
+                fields=["next_poll_at"],
+                name="task_poll_due",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('next_fetch_at__isnull', False)), fields=['next_fetch_at'], name='task_fetch_due'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("next_fetch_at__isnull", False)),
+                fields=["next_fetch_at"],
+                name="task_fetch_due",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('next_look_at__isnull', False)), fields=['next_look_at'], name='task_look_due'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("next_look_at__isnull", False)),
+                fields=["next_look_at"],
+                name="task_look_due",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('next_receipt_at__isnull', False)), fields=['next_receipt_at'], name='task_receipt_due'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("next_receipt_at__isnull", False)),
+                fields=["next_receipt_at"],
+                name="task_receipt_due",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('undecided_since__isnull', False)), fields=['undecided_since'], name='task_undecided'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("undecided_since__isnull", False)),
+                fields=["undecided_since"],
+                name="task_undecided",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('state__in', ['intent', 'sending'])), fields=['run_id'], name='task_unfinished_send'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("state__in", ["intent", "sending"])),
+                fields=["run_id"],
+                name="task_unfinished_send",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('work_run_id__isnull', False)), fields=['work_run_id'], name='task_at_work'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("work_run_id__isnull", False)),
+                fields=["work_run_id"],
+                name="task_at_work",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('charge', 'possible')), fields=['target', 'state'], name='task_possible'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("charge", "possible")),
+                fields=["target", "state"],
+                name="task_possible",
+            ),
         ),
         migrations.AddIndex(
-            model_name='providertask',
-            index=models.Index(condition=models.Q(('provider_id__isnull', False)), fields=['account', 'armed_at'], name='task_canary'),
+            model_name="providertask",
+            index=models.Index(
+                condition=models.Q(("provider_id__isnull", False)),
+                fields=["account", "armed_at"],
+                name="task_canary",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='providertask',
-            constraint=models.UniqueConstraint(condition=models.Q(('blocks_send', True)), fields=('job',), name='task_one_blocks_send'),
+            model_name="providertask",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("blocks_send", True)),
+                fields=("job",),
+                name="task_one_blocks_send",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='providertask',
-            constraint=models.UniqueConstraint(condition=models.Q(('provider_id__isnull', False)), fields=('account', 'provider_id'), name='task_provider_id_once'),
+            model_name="providertask",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("provider_id__isnull", False)),
+                fields=("account", "provider_id"),
+                name="task_provider_id_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='providertask',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('blocks_send', True), ('released_by', '')), models.Q(('blocks_send', False), ('released_by__in', ['unsent', 'free', 'absent', 'stored', 'person', 'standing'])), _connector='OR'), name='task_released_by_known'),
+            model_name="providertask",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("blocks_send", True), ("released_by", "")),
+                    models.Q(
+                        ("blocks_send", False),
+                        (
+                            "released_by__in",
+                            ["unsent", "free", "absent", "stored", "person", "standing"],
+                        ),
+                    ),
+                    _connector="OR",
+                ),
+                name="task_released_by_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='providertask',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('released_by', jobs.states.Release['STANDING']), _negated=True), ('standing__isnull', False), _connector='OR'), name='task_standing_named'),
+            model_name="providertask",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("released_by", jobs.states.Release["STANDING"]), _negated=True),
+                    ("standing__isnull", False),
+                    _connector="OR",
+                ),
+                name="task_standing_named",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='providertask',
-            constraint=models.CheckConstraint(condition=models.Q(('armed_at__isnull', True), ('send_not_after__isnull', False), _connector='XOR'), name='task_armed_with_fence'),
+            model_name="providertask",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("armed_at__isnull", True), ("send_not_after__isnull", False), _connector="XOR"
+                ),
+                name="task_armed_with_fence",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('tenant'), models.F('target'), models.OrderBy(models.F('priority'), descending=True), models.F('not_before'), models.F('id'), condition=models.Q(('state', 'pending')), name='job_claim'),
+            model_name="job",
+            index=models.Index(
+                models.F("tenant"),
+                models.F("target"),
+                models.OrderBy(models.F("priority"), descending=True),
+                models.F("not_before"),
+                models.F("id"),
+                condition=models.Q(("state", "pending")),
+                name="job_claim",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ['active', 'manual'])), fields=['state', 'id'], name='job_open'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state__in", ["active", "manual"])),
+                fields=["state", "id"],
+                name="job_open",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('state'), models.OrderBy(models.F('id'), descending=True), name='job_by_state'),
+            model_name="job",
+            index=models.Index(
+                models.F("state"),
+                models.OrderBy(models.F("id"), descending=True),
+                name="job_by_state",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('reference', ''), _negated=True), fields=['reference'], name='job_reference', opclasses=['varchar_pattern_ops']),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("reference", ""), _negated=True),
+                fields=["reference"],
+                name="job_reference",
+                opclasses=["varchar_pattern_ops"],
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['pending', 'active', 'succeeded', 'failed', 'manual', 'cancelled'])), name='job_state_known'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ["pending", "active", "succeeded", "failed", "manual", "cancelled"],
+                    )
+                ),
+                name="job_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'succeeded'), _negated=True), ('delivered__isnull', False), ('decided_at__isnull', False), _connector='OR'), name='job_succeeded_has_result_or_decision'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "succeeded"), _negated=True),
+                    ("delivered__isnull", False),
+                    ("decided_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="job_succeeded_has_result_or_decision",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['succeeded', 'failed', 'cancelled']), ('finished_at__isnull', True), _connector='XOR'), name='job_finished_iff_ended'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", ["succeeded", "failed", "cancelled"]),
+                    ("finished_at__isnull", True),
+                    _connector="XOR",
+                ),
+                name="job_finished_iff_ended",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('prompt', ''), _negated=True), name='job_prompt_not_empty'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("prompt", ""), _negated=True), name="job_prompt_not_empty"
+            ),
         ),
     ]

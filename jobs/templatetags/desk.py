@@ -76,7 +76,7 @@ def pill(look: Look, *, large: bool = False) -> SafeString:
 def ago(at: datetime | None, now: datetime) -> SafeString:
     """How long ago or ahead, with the exact time on hover and for screen readers."""
     if at is None:
-        return format_html("—")
+        return format_html("{}", "—")
     words = display.ago(at, now)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words

@@ -6,7 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -15,95 +14,276 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Account',
+            name="Account",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('provider', models.CharField(max_length=40, verbose_name='provider')),
-                ('fingerprint', models.CharField(max_length=32, verbose_name='key fingerprint')),
-                ('label', models.CharField(blank=True, max_length=80, verbose_name='label')),
-                ('echoes_id', models.BooleanField(blank=True, help_text='Measured: its history shows the id we sent.', null=True, verbose_name='history echoes our id')),
-                ('history_lag_s', models.FloatField(blank=True, help_text='Measured: how late a generation shows up in its history.', null=True, verbose_name='history lag, s')),
-                ('exclusive', models.BooleanField(default=False, help_text='No other program uses this key. Only the owner can know.', verbose_name='exclusive')),
-                ('balance', models.DecimalField(blank=True, decimal_places=6, max_digits=16, null=True, verbose_name='balance')),
-                ('balance_currency', models.CharField(blank=True, max_length=3)),
-                ('balance_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(verbose_name='first seen')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("provider", models.CharField(max_length=40, verbose_name="provider")),
+                ("fingerprint", models.CharField(max_length=32, verbose_name="key fingerprint")),
+                ("label", models.CharField(blank=True, max_length=80, verbose_name="label")),
+                (
+                    "echoes_id",
+                    models.BooleanField(
+                        blank=True,
+                        help_text="Measured: its history shows the id we sent.",
+                        null=True,
+                        verbose_name="history echoes our id",
+                    ),
+                ),
+                (
+                    "history_lag_s",
+                    models.FloatField(
+                        blank=True,
+                        help_text="Measured: how late a generation shows up in its history.",
+                        null=True,
+                        verbose_name="history lag, s",
+                    ),
+                ),
+                (
+                    "exclusive",
+                    models.BooleanField(
+                        default=False,
+                        help_text="No other program uses this key. Only the owner can know.",
+                        verbose_name="exclusive",
+                    ),
+                ),
+                (
+                    "balance",
+                    models.DecimalField(
+                        blank=True,
+                        decimal_places=6,
+                        max_digits=16,
+                        null=True,
+                        verbose_name="balance",
+                    ),
+                ),
+                ("balance_currency", models.CharField(blank=True, max_length=3)),
+                ("balance_at", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(verbose_name="first seen")),
             ],
             options={
-                'verbose_name': 'account',
-                'verbose_name_plural': 'accounts',
-                'constraints': [models.UniqueConstraint(fields=('provider', 'fingerprint'), name='account_unique')],
+                "verbose_name": "account",
+                "verbose_name_plural": "accounts",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("provider", "fingerprint"), name="account_unique"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Target',
+            name="Target",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('provider', models.CharField(max_length=40, verbose_name='provider')),
-                ('model', models.CharField(max_length=160, verbose_name='model')),
-                ('kind', models.CharField(choices=[('image', 'picture'), ('text', 'text')], default='image', max_length=8, verbose_name='makes')),
-                ('price', models.DecimalField(decimal_places=4, help_text='What one generation usually costs; reckons money at risk.', max_digits=12, verbose_name='price')),
-                ('currency', models.CharField(default='RUB', max_length=3, verbose_name='currency')),
-                ('max_in_flight', models.PositiveIntegerField(blank=True, help_text='Empty: only the overall limit holds.', null=True, verbose_name='most in flight')),
-                ('capabilities', models.JSONField(blank=True, default=dict, verbose_name='capabilities')),
-                ('enabled', models.BooleanField(default=True, verbose_name='enabled')),
-                ('stopped_at', models.DateTimeField(blank=True, null=True, verbose_name='stopped')),
-                ('stopped_reason', models.CharField(blank=True, max_length=300, verbose_name='why stopped')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("provider", models.CharField(max_length=40, verbose_name="provider")),
+                ("model", models.CharField(max_length=160, verbose_name="model")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("image", "picture"), ("text", "text")],
+                        default="image",
+                        max_length=8,
+                        verbose_name="makes",
+                    ),
+                ),
+                (
+                    "price",
+                    models.DecimalField(
+                        decimal_places=4,
+                        help_text="What one generation usually costs; reckons money at risk.",
+                        max_digits=12,
+                        verbose_name="price",
+                    ),
+                ),
+                (
+                    "currency",
+                    models.CharField(default="RUB", max_length=3, verbose_name="currency"),
+                ),
+                (
+                    "max_in_flight",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Empty: only the overall limit holds.",
+                        null=True,
+                        verbose_name="most in flight",
+                    ),
+                ),
+                (
+                    "capabilities",
+                    models.JSONField(blank=True, default=dict, verbose_name="capabilities"),
+                ),
+                ("enabled", models.BooleanField(default=True, verbose_name="enabled")),
+                ("stopped_at", models.DateTimeField(blank=True, null=True, verbose_name="stopped")),
+                (
+                    "stopped_reason",
+                    models.CharField(blank=True, max_length=300, verbose_name="why stopped"),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'verbose_name': 'target',
-                'verbose_name_plural': 'targets',
-                'constraints': [models.UniqueConstraint(fields=('provider', 'model'), name='target_unique'), models.CheckConstraint(condition=models.Q(('price__gte', 0)), name='target_price_not_negative')],
+                "verbose_name": "target",
+                "verbose_name_plural": "targets",
+                "constraints": [
+                    models.UniqueConstraint(fields=("provider", "model"), name="target_unique"),
+                    models.CheckConstraint(
+                        condition=models.Q(("price__gte", 0)), name="target_price_not_negative"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ProviderEvent',
+            name="ProviderEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('model', models.CharField(blank=True, max_length=160)),
-                ('at', models.DateTimeField(verbose_name='at')),
-                ('kind', models.CharField(max_length=40, verbose_name='what')),
-                ('data', models.JSONField(blank=True, default=dict)),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='providers.account')),
-                ('actor', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("model", models.CharField(blank=True, max_length=160)),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("kind", models.CharField(max_length=40, verbose_name="what")),
+                ("data", models.JSONField(blank=True, default=dict)),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="events",
+                        to="providers.account",
+                    ),
+                ),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'provider event',
-                'verbose_name_plural': 'provider events',
-                'indexes': [models.Index(models.F('account'), models.OrderBy(models.F('id'), descending=True), name='provider_event_timeline')],
+                "verbose_name": "provider event",
+                "verbose_name_plural": "provider events",
+                "indexes": [
+                    models.Index(
+                        models.F("account"),
+                        models.OrderBy(models.F("id"), descending=True),
+                        name="provider_event_timeline",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ProviderState',
+            name="ProviderState",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('model', models.CharField(blank=True, max_length=160, verbose_name='model')),
-                ('state', models.CharField(choices=[('available', 'available'), ('throttled', 'throttled'), ('quota_exhausted', 'quota exhausted'), ('down', 'down'), ('paused', 'paused')], default='available', max_length=20, verbose_name='state')),
-                ('since', models.DateTimeField(verbose_name='since')),
-                ('reason', models.CharField(blank=True, max_length=300, verbose_name='reason')),
-                ('blocked_until', models.DateTimeField(blank=True, null=True, verbose_name='blocked until')),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='states', to='providers.account')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("model", models.CharField(blank=True, max_length=160, verbose_name="model")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("available", "available"),
+                            ("throttled", "throttled"),
+                            ("quota_exhausted", "quota exhausted"),
+                            ("down", "down"),
+                            ("paused", "paused"),
+                        ],
+                        default="available",
+                        max_length=20,
+                        verbose_name="state",
+                    ),
+                ),
+                ("since", models.DateTimeField(verbose_name="since")),
+                ("reason", models.CharField(blank=True, max_length=300, verbose_name="reason")),
+                (
+                    "blocked_until",
+                    models.DateTimeField(blank=True, null=True, verbose_name="blocked until"),
+                ),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="states",
+                        to="providers.account",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'provider state',
-                'verbose_name_plural': 'provider states',
-                'constraints': [models.UniqueConstraint(fields=('account', 'model'), name='provider_state_unique')],
+                "verbose_name": "provider state",
+                "verbose_name_plural": "provider states",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("account", "model"), name="provider_state_unique"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='QuotaWindow',
+            name="QuotaWindow",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('model', models.CharField(blank=True, help_text='Empty: the whole account.', max_length=160, verbose_name='model')),
-                ('seconds', models.PositiveIntegerField(blank=True, help_text='60, 3600, 86400, 604800; empty: at the same time.', null=True, verbose_name='window, s')),
-                ('most', models.PositiveIntegerField(verbose_name='most')),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='windows', to='providers.account')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "model",
+                    models.CharField(
+                        blank=True,
+                        help_text="Empty: the whole account.",
+                        max_length=160,
+                        verbose_name="model",
+                    ),
+                ),
+                (
+                    "seconds",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="60, 3600, 86400, 604800; empty: at the same time.",
+                        null=True,
+                        verbose_name="window, s",
+                    ),
+                ),
+                ("most", models.PositiveIntegerField(verbose_name="most")),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="windows",
+                        to="providers.account",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'quota window',
-                'verbose_name_plural': 'quota windows',
-                'constraints': [models.UniqueConstraint(fields=('account', 'model', 'seconds'), name='quota_window_unique', nulls_distinct=False), models.CheckConstraint(condition=models.Q(('most__gt', 0)), name='quota_window_most_positive')],
+                "verbose_name": "quota window",
+                "verbose_name_plural": "quota windows",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("account", "model", "seconds"),
+                        name="quota_window_unique",
+                        nulls_distinct=False,
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("most__gt", 0)), name="quota_window_most_positive"
+                    ),
+                ],
             },
         ),
     ]
