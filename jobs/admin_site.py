@@ -68,7 +68,7 @@ class DeskAdminSite(admin.AdminSite):
         # Lazy: popups and plain forms that show none of it ask the database nothing.
         holds = SimpleLazyObject(_holds)
         context |= {
-            "desk_now": SimpleLazyObject(clock.now),
+            "desk_now": clock.now,
             "desk_holds": holds,
             "desk_red_button": SimpleLazyObject(lambda: any(h.kind == "red_button" for h in holds)),
             "desk_nav": SimpleLazyObject(lambda: nav.sections(request)),

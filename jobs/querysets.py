@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from django.db import models
 from django.db.models import Q
 
 from jobs.states import JobState
+
+if TYPE_CHECKING:
+    from jobs.models import Job, ProviderTask  # noqa: F401  named in the strings below
 
 
 class JobQuerySet(models.QuerySet["Job"]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy as _
 
@@ -72,10 +72,10 @@ PERMISSIONS: Mapping[Role, frozenset[str]] = {
 }
 
 
-def grant(sender: AppConfig, using: str = "default", **_kwargs: Any) -> None:
-    """Receiver of post_migrate. Permissions are made app by app, in the order of INSTALLED_APPS; auth's turn comes after
-    ours, so by then all that are named here exist (in a partial migrate some may not: the next one adds them)."""
-    if sender.label != "auth":
+def grant(using: str = "default", **_kwargs: Any) -> None:
+    """Receiver of post_migrate, which comes once an app. Permissions are made app by app as well, so the first rounds may
+    find some missing; the last one, whichever app's it is, finds all."""
+    if not apps.is_installed("django.contrib.auth"):
         return
     group_model = apps.get_model("auth", "Group")
     permission_model = apps.get_model("auth", "Permission")

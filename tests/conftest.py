@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from PIL import Image
 
 # Processes that tests start read .env too; a key or a server in it is not for tests.
 for name in (
@@ -41,3 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.database)
         else:
             item.add_marker(pytest.mark.pure)
+
+
+@pytest.fixture(autouse=True)
+def _pillow_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder lowers Pillow's limit in its own process; tests that call it here must not lower everyone's."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)

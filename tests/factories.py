@@ -171,12 +171,12 @@ def lost(of: Job, now: datetime, **values: Any) -> ProviderTask:
     return made
 
 
-def picture(hue: int = 200, *, text: str = "", size: int = 640) -> Image.Image:
+def picture(hue: int = 200, *, text: str = "", size: int = 480) -> Image.Image:
     """A picture that can be told from others by its colour."""
     image = Image.new("HSV", (size, size), (hue % 256, 90, 225)).convert("RGB")
     draw = ImageDraw.Draw(image)
-    for ring in range(6):
-        inset = 30 + ring * 46
+    for ring in range(5):
+        inset = 24 + ring * 42
         draw.ellipse((inset, inset, size - inset, size - inset), outline=(255, 255, 255), width=10)
     draw.text((20, 20), text, fill=(20, 24, 40))
     return image
@@ -255,7 +255,7 @@ def media_root() -> str:
     return str(settings.MEDIA_ROOT)
 
 
-def everything(now: datetime) -> dict[str, Job]:
+def everything(now: datetime, *, done_jobs: int = 3) -> dict[str, Job]:
     """One job in every phase, with the cases and states that go with them; by a short name."""
     minute = timedelta(minutes=1)
     fallback = target("openai/gpt-5-image", price=Decimal("11.5"))
@@ -335,7 +335,7 @@ def everything(now: datetime) -> dict[str, Job]:
             failure_class="rejected", failure_text="HTTP 400: prompt was rejected by the safety system",
         )  # fmt: skip
     case(CaseKind.REFUSED_BY_ALL, now, of=jobs["failed"], money_at_risk=Decimal(0))
-    for number in range(14):
+    for number in range(done_jobs):
         made = done(now, hue=number * 18, created_at=now - timedelta(minutes=12 + 7 * number), reference=f"B-20{number + 10}",
                     prompt=["Cover: a lighthouse at dusk, oil", "Синий велосипед у белой стены", "باغ ایرانی با حوض آبی"][number % 3])  # fmt: skip
         jobs[f"done{number}"] = made

@@ -46,7 +46,8 @@ def task(job: Job) -> ProviderTask:
 
 
 def fact(of: ProviderTask, **values: Any) -> Fact:
-    return Fact(**{"task_id": of.pk, "at": NOW, "kind": "learned", "decides": True} | values)
+    defaults: dict[str, Any] = {"at": NOW, "kind": "learned", "decides": True}
+    return Fact(task_id=of.pk, **defaults | values)
 
 
 def learn(of: ProviderTask, **values: Any) -> set[int]:

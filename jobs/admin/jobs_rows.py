@@ -10,7 +10,6 @@ from typing import Any
 
 from django.db.models import Prefetch, QuerySet
 from django.db.models.functions import Left
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobs import display, phases
 from jobs.models import Job, ProviderTask
-from jobs.states import Phase
+from jobs.states import JobState, Phase
 from jobs.templatetags import desk
 from providers.contract import Charge
 
@@ -93,19 +92,21 @@ def thumb(job: Job) -> SafeString:
 
 def state_cell(job: Any) -> SafeString:
     """The pill, "late" where it is, and the reason why it waits."""
-    return SafeString(
-        render_to_string(
-            "desk/state_cell.html",
-            {
-                "look": display.PHASES[job.shown_phase],
-                "overdue": display.OVERDUE
-                if job.shown_overdue and job.shown_phase is not Phase.LATE
-                else None,
-                "wait": job.shown_wait,
-                "reason": display.reason(job.reason)
-                if job.state in {"failed", "manual", "cancelled"}
-                else "",
-                "now": job.shown_now,
-            },
+    pills = desk.pill(display.PHASES[job.shown_phase])
+    if job.shown_overdue and job.shown_phase is not Phase.LATE:
+        pills += desk.pill(display.OVERDUE)
+    below = ""
+    if job.shown_wait is not None:
+        until = job.shown_wait.until
+        below = (
+            format_html("{}, {}", job.shown_wait.text, desk.until(until, job.shown_now))
+            if until
+            else job.shown_wait.text
         )
+    elif job.state in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}:
+        below = display.reason(job.reason)
+    return format_html(
+        '<span class="state-cell"><span class="state-pills">{}</span>{}</span>',
+        pills,
+        format_html('<span class="small">{}</span>', below) if below else "",
     )
