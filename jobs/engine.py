@@ -16,7 +16,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error
+from django.db import Error, close_old_connections
 
 from jobs import epoch, lanes, results, spool
 from jobs.bell import Listener
@@ -94,6 +94,7 @@ class Engine:
         except Error as error:
             # The database is away: nothing is claimed or armed; answers are still read and kept.
             logger.warning("engine.database %s", error)
+            await self.lane.db(close_old_connections)
             await asyncio.sleep(TICK_S)
 
     async def _claim(self, name: str, free: int) -> None:
@@ -148,7 +149,12 @@ class Engine:
             await asyncio.sleep(GATHER_S)
             while not self.facts.empty():
                 batch.append(self.facts.get_nowait())
-            await self._record(batch)
+            try:
+                await self._record(batch)
+            except Exception:
+                # A fault of ours must not end the recording: what was learned goes to the disk.
+                logger.exception("engine.recorder")
+                await asyncio.to_thread(spool.put, [fact for fact, _ in batch])
             for _ in batch:
                 self.facts.task_done()
             self.wake.set()
@@ -163,6 +169,7 @@ class Engine:
                 break
             except Error as error:
                 logger.warning("engine.record %s", error)
+                await self.lane.db(close_old_connections)
                 if self.lane.clock.boot() >= give_up_at:
                     await asyncio.to_thread(spool.put, facts)
                     return

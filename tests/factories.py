@@ -175,8 +175,7 @@ def picture(hue: int = 200, *, text: str = "", size: int = 480) -> Image.Image:
     """A picture that can be told from others by its colour."""
     image = Image.new("HSV", (size, size), (hue % 256, 90, 225)).convert("RGB")
     draw = ImageDraw.Draw(image)
-    for ring in range(5):
-        inset = 24 + ring * 42
+    for inset in range(24, size // 2 - 12, 42):
         draw.ellipse((inset, inset, size - inset, size - inset), outline=(255, 255, 255), width=10)
     draw.text((20, 20), text, fill=(20, 24, 40))
     return image

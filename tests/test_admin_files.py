@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import AsyncClient, Client
+from django.test import AsyncRequestFactory, Client
 from django.urls import reverse
 
+from jobs.admin import files
 from jobs.clock import clock
 from jobs.models import Result
 from jobs.roles import Role
@@ -119,14 +120,11 @@ def test_there_is_no_public_way_to_the_files(client: Client, result: Result) -> 
     assert client.get(f"/media/{result.key}").status_code == 404
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_under_asgi_the_file_is_streamed_without_a_warning() -> None:
-    from asgiref.sync import sync_to_async
-
-    result = await sync_to_async(lambda: factories.done(clock.now()).delivered)()
-    assert result is not None
-    client = AsyncClient()
-    await client.aforce_login(await sync_to_async(factories.staff)(Role.VIEWER))
-    answer = await client.get(_file(result))
-    parts = [part async for part in answer.streaming_content]  # type: ignore[attr-defined]
-    assert sum(map(len, parts)) == result.size_bytes
+async def test_under_asgi_the_file_is_streamed_piece_by_piece(media: Path) -> None:
+    """A synchronous body would be read into memory as a whole, with a warning."""
+    (media / "large.png").write_bytes(b"x" * 600_000)
+    request = AsyncRequestFactory().get("/")
+    answer = files._serve(request, "large.png", media_type="image/png", etag="e", name="large.png")
+    assert answer.is_async  # type: ignore[attr-defined]
+    parts = [part async for part in answer]  # type: ignore[attr-defined]
+    assert [len(part) for part in parts] == [262_144, 262_144, 75_712]

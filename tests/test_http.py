@@ -378,11 +378,11 @@ async def test_a_read_timeout_leads_to_no_second_post_r28(transport: Transport) 
         await reader.read()
 
     async with serving(handler) as server:
-        answer = await send(transport, server.post(), deadline_s=0.3)
+        answer = await send(transport, server.post(), deadline_s=1)
         await asyncio.sleep(0.05)
     assert isinstance(answer, NoAnswer)
     assert answer.sent
-    assert answer.ours, "0.3 s say nothing about the provider"
+    assert answer.ours, "one second says nothing about the provider"
     assert len(server.requests) == 1
     assert server.connections == 1
 
@@ -399,8 +399,8 @@ async def test_silence_for_a_patient_deadline_is_the_providers_fault(
         await reader.read()
 
     async with serving(handler) as server:
-        answer = await send(transport, server.post(), deadline_s=0.3)
-    assert answer == NoAnswer(sent=True, reason="no complete answer within 0.3 s")
+        answer = await send(transport, server.post(), deadline_s=1)
+    assert answer == NoAnswer(sent=True, reason="no complete answer within 1 s")
 
 
 async def test_headers_that_are_cut_leave_the_outcome_open(transport: Transport) -> None:
@@ -450,16 +450,16 @@ async def test_a_slow_drip_ends_at_the_total_deadline_r57_r59(transport: Transpo
         for _ in range(1000):
             writer.write(b"x")
             await writer.drain()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # 20 s in all
 
     async with serving(handler) as server:
         started = time.monotonic()
-        answer = await send(transport, server.post(), deadline_s=0.5)
+        answer = await send(transport, server.post(), deadline_s=1)
         took = time.monotonic() - started
     assert isinstance(answer, NoAnswer)
     assert answer.sent
     assert answer.body.startswith(b"xxx")
-    assert took < 3
+    assert took < 10
 
 
 async def test_the_deadline_holds_while_a_large_body_is_uploaded_r59(
@@ -472,7 +472,7 @@ async def test_the_deadline_holds_while_a_large_body_is_uploaded_r59(
         await asyncio.sleep(5)  # reads nothing more: the socket's buffers fill up
 
     async with serving(handler, limit=1024) as server:
-        answer = await send(transport, server.post(prompt="x" * 30_000_000), deadline_s=0.8)
+        answer = await send(transport, server.post(prompt="x" * 30_000_000), deadline_s=2)
     assert isinstance(answer, NoAnswer)
     assert (answer.sent, answer.ours) == (True, True)
 
@@ -552,9 +552,10 @@ async def test_a_cancellation_before_the_connection_stands_is_known_as_unsent() 
 
 
 async def test_a_stalled_process_still_reads_an_answer_that_had_arrived(
-    transport: Transport,
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen lane wakes after its deadline; the answer lies in the socket's buffer and its id must not be lost."""
+    monkeypatch.setattr(http, "STALL_S", 0.2)
     sent = asyncio.Event()
 
     async def handler(
@@ -567,9 +568,9 @@ async def test_a_stalled_process_still_reads_an_answer_that_had_arrived(
         sent.set()
 
     async with serving(handler) as server:
-        call = asyncio.create_task(send(transport, server.post(), deadline_s=0.5))
+        call = asyncio.create_task(send(transport, server.post(), deadline_s=1.5))
         await sent.wait()
-        time.sleep(0.5 + http.STALL_S + 0.3)  # noqa: ASYNC251 - the whole loop stands still, like a stopped process
+        time.sleep(1.5 + http.STALL_S + 0.3)  # noqa: ASYNC251 - the whole loop stands still, like a stopped process
         answer = await call
     assert isinstance(answer, Answer)
     assert answer.body == ID_ANSWER

@@ -399,7 +399,7 @@ def test_an_engine_that_fails_at_once_frees_its_slot_and_pauses_before_it_rings(
         return False
 
     monkeypatch.setattr(
-        tasks.lifeline, "wait", lambda timeout_s: pause(timeout_s) if timeout_s else False
+        "jobs.tasks.lifeline.wait", lambda timeout_s: pause(timeout_s) if timeout_s else False
     )
     make_job()
     with pytest.raises(RuntimeError, match="broken"):

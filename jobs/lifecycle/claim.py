@@ -53,6 +53,11 @@ FROM unnest(%(tenants)s::bigint[], %(targets)s::bigint[], %(rooms)s::int[]) AS o
 CROSS JOIN LATERAL (
   SELECT id, tenant_id, target_id, priority, not_before FROM jobs_job
   WHERE state = 'pending' AND tenant_id = open.tenant_id AND target_id = open.target_id AND not_before <= %(now)s
+    -- An earlier send that was released as free or absent, and then turned out to cost: nothing more is sent.
+    AND NOT EXISTS (
+      SELECT 1 FROM jobs_providertask k
+      WHERE k.job_id = jobs_job.id AND k.charge IN ('possible', 'charged')
+        AND k.released_by NOT IN ('person', 'standing', 'stored'))
   ORDER BY priority DESC, not_before, id
   LIMIT open.room
   FOR NO KEY UPDATE SKIP LOCKED

@@ -180,7 +180,12 @@ async def _listing(
 
 def _linked(account_id: int) -> tuple[dict[str, datetime], Account]:
     known = ProviderTask.objects.filter(account_id=account_id, provider_id__isnull=False)
-    return dict(known.values_list("provider_id", "armed_at")), Account.objects.get(pk=account_id)
+    armed = {
+        provider_id: armed_at
+        for provider_id, armed_at in known.values_list("provider_id", "armed_at")
+        if provider_id is not None and armed_at is not None
+    }
+    return armed, Account.objects.get(pk=account_id)
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
