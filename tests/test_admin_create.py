@@ -73,7 +73,9 @@ def test_photos_are_checked_and_kept_for_every_job(client: Client) -> None:
     _post(client, prompts="a\nb", photos=[_png(), _png()])
     assert [job.photos.count() for job in Job.objects.all()] == [2, 2]
     photo = Job.objects.earliest("pk").photos.earliest("position")
-    assert client.get(reverse("admin:desk_photo", args=[photo.pk])).status_code == 200
+    served = client.get(reverse("admin:desk_photo", args=[photo.pk]))
+    assert b"".join(served.streaming_content).startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    served.close()
 
 
 @pytest.mark.parametrize(

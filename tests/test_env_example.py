@@ -32,7 +32,7 @@ def test_the_example_as_it_is_starts_the_demo_and_keeps_every_default() -> None:
     lines = (ROOT / ".env.example").read_text("utf-8").splitlines()
     given = dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
     # The database is not what this is about; any address will do, as nothing connects.
-    plain = {"DEMO": "1", "DATABASE_URL": "postgres://nobody@127.0.0.1/none", "PATH": os.environ["PATH"]}  # fmt: skip
+    plain = {"PYTHONHASHSEED": "0", "DEMO": "1", "DATABASE_URL": "postgres://nobody@127.0.0.1/none", "PATH": os.environ["PATH"]}  # fmt: skip
     assert _settings(given | plain) == _settings(plain)
 
 

@@ -378,11 +378,11 @@ async def test_a_read_timeout_leads_to_no_second_post_r28(transport: Transport) 
         await reader.read()
 
     async with serving(handler) as server:
-        answer = await send(transport, server.post(), deadline_s=1)
+        answer = await send(transport, server.post(), deadline_s=3)
         await asyncio.sleep(0.05)
     assert isinstance(answer, NoAnswer)
     assert answer.sent
-    assert answer.ours, "one second says nothing about the provider"
+    assert answer.ours, "three seconds say nothing about the provider"
     assert len(server.requests) == 1
     assert server.connections == 1
 
@@ -399,8 +399,8 @@ async def test_silence_for_a_patient_deadline_is_the_providers_fault(
         await reader.read()
 
     async with serving(handler) as server:
-        answer = await send(transport, server.post(), deadline_s=1)
-    assert answer == NoAnswer(sent=True, reason="no complete answer within 1 s")
+        answer = await send(transport, server.post(), deadline_s=2)
+    assert answer == NoAnswer(sent=True, reason="no complete answer within 2 s")
 
 
 async def test_headers_that_are_cut_leave_the_outcome_open(transport: Transport) -> None:
@@ -454,7 +454,7 @@ async def test_a_slow_drip_ends_at_the_total_deadline_r57_r59(transport: Transpo
 
     async with serving(handler) as server:
         started = time.monotonic()
-        answer = await send(transport, server.post(), deadline_s=1)
+        answer = await send(transport, server.post(), deadline_s=2)
         took = time.monotonic() - started
     assert isinstance(answer, NoAnswer)
     assert answer.sent
@@ -469,10 +469,10 @@ async def test_the_deadline_holds_while_a_large_body_is_uploaded_r59(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(5)  # reads nothing more: the socket's buffers fill up
+        await asyncio.sleep(30)  # reads nothing more: the socket's buffers fill up
 
     async with serving(handler, limit=1024) as server:
-        answer = await send(transport, server.post(prompt="x" * 30_000_000), deadline_s=2)
+        answer = await send(transport, server.post(prompt="x" * 30_000_000), deadline_s=3)
     assert isinstance(answer, NoAnswer)
     assert (answer.sent, answer.ours) == (True, True)
 
@@ -568,9 +568,9 @@ async def test_a_stalled_process_still_reads_an_answer_that_had_arrived(
         sent.set()
 
     async with serving(handler) as server:
-        call = asyncio.create_task(send(transport, server.post(), deadline_s=1.5))
+        call = asyncio.create_task(send(transport, server.post(), deadline_s=2))
         await sent.wait()
-        time.sleep(1.5 + http.STALL_S + 0.3)  # noqa: ASYNC251 - the whole loop stands still, like a stopped process
+        time.sleep(2 + http.STALL_S + 0.3)  # noqa: ASYNC251 - the whole loop stands still, like a stopped process
         answer = await call
     assert isinstance(answer, Answer)
     assert answer.body == ID_ANSWER
