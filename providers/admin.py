@@ -166,7 +166,6 @@ class QuotaWindowAdmin(ModelAdmin):
 class ProviderEventAdmin(ReadOnly):
     list_display = ("at", "account", "model", "kind", "actor")
     list_select_related = ("account", "actor")
-    list_filter = ("kind",)
     ordering = ("-id",)
     sortable_by = ()
     show_full_result_count = False

@@ -37,7 +37,7 @@ MODERATION = _any(
     r"safety (?:system|filter|setting|check|polic|guideline|reason|violation)|image safety|(?:blocked|rejected|refused) (?:by|for|due to) (?:our )?safety",
     r"moderat(?:ion|ed)|sensitive (?:content|word|information|data|topic|material|image)|\b(?:input|output|new|text) (?:new )?sensitive\b|flagged (?:by|as|for)|\bnsfw\b|inappropriate|harmful content",
     r"violat\w*[^|]{0,40}(?:polic|guideline|terms|rules)|against (?:our|the) (?:content |usage )?(?:polic|guideline|rules)",
-    r"generated (?:image|content|output|picture|video)s? (?:was|were|is|are|has been|have been) (?:blocked|filtered|rejected|flagged|removed)|responsible ai|data inspection failed|risk control|prohibited (?:content|use|word)|blocked (?:words?|terms?|prompt|content)|recitation|policy violation|usage polic",
+    r"generated (?:image|content|output|picture|video)s? (?:was|were|is|are|has been|have been) (?:blocked|filtered|rejected|flagged|removed)|responsible ai|data inspection failed|risk (?:control|check)|risk[^|]{0,12}(?:not pass|reject|fail)|prohibited (?:content|use|word)|blocked (?:words?|terms?|prompt|content)|recitation|policy violation|usage polic",
     r"(?:public|well known) (?:figure|person)|copyright(?:ed)? (?:content|material|restrict)|likeness",
     r"敏感|违规|违禁|审核(?:未|不)|内容(?:审核|安全|不合规|违)|不合规|不当内容|不安全|色情|安全(?:系统|策略|过滤|审核)|风控",
     r"модерац|политик\w+ (?:контент|безопас|использ)|запрещ[её]нн\w+ (?:контент|содерж|тем|слов)|(?:недопустим|неприемлем)\w+ (?:контент|содерж|материал)|нарушает (?:правила|политик)|цензур|фильтр\w* (?:контент|безопас)",
@@ -47,7 +47,7 @@ MODERATION = _any(
 
 # Moderation that looked at a picture already drawn: it may have been paid for.
 AFTER_DRAWING = _any(
-    r"generated (?:image|content|output|result|picture|media)s?|content checker|moderation blocked|image safety|partial (?:image|result|output)",
+    r"generated (?:image|content|output|result|picture|media)s?|content checker|post (?:img|image|video|text) risk|moderation blocked|image safety|partial (?:image|result|output)",
     r"outputs? (?:image|content|was|were|has|have|is|are|may|data|moderation|filter|safety|blocked|flagged)|output$|\| output",
     r"(?:image|result|response|output|completion|picture|video)s? (?:was|were|has been|have been|is|are) (?:blocked|filtered|flagged|rejected|removed|withheld|suppressed)(?! (?:due to|because of) (?:the|your) prompt)",
     r"no (?:images?|media|output|result)s? (?:was|were|has been|have been|could be)? ?(?:generated|returned|produced)|no (?:media|image) generated|finish reason|after generation|recitation",
@@ -64,7 +64,7 @@ MONEY = _any(
     r"billing (?:hard )?(?:limit|cap|quota|not active|disabled|inactive|issue|problem)|hard limit|spend(?:ing|s)?(?: \w+)? (?:limit|cap|quota)|budget[^|]{0,25}(?:exceed|exhaust|reached|limit|used|spent)|exceed\w*[^|]{0,30}budget",
     r"(?:enable|activate|active|set up|check your) billing (?:is|account|to|for)|billing account|billing is|account is not active",
     r"trial[^|]{0,20}(?:expired|ended|over|exhaust)|subscription[^|]{0,20}(?:expired|ended|inactive|cancell?ed|required)",
-    r"key limit (?:exceeded|reached)|(?:api )?key[^|]{0,20}(?:spend|credit|budget)[^|]{0,10}limit|cost limit",
+    r"(?:prepaid|paid|purchased) (?:units|minutes|images|generations)[^|]{0,20}(?:exhaust|used|deplet)|exceed\w*[^|]{0,25}(?:\b(?:usd|eur|rub)\b|[$€₽]) ?\d|key limit (?:exceeded|reached)|(?:api )?key[^|]{0,20}(?:spend|credit|budget)[^|]{0,10}limit|cost limit",
     r"(?:余额|额度|点数|积分|费用|资金|算力点|账户|配额|金币)[^|]{0,10}(?:不足|不够|用尽|用完|耗尽|已尽|为零|透支)|欠费|资源包|余量不足|免费额度|账单|停服",
     r"недостаточно[^|]{0,20}(?:средств|баланс|кредит|токен|денег|монет|генерац)|(?:баланс|средств|кредит|депозит|сч[её]т)\w*[^|]{0,30}(?:исчерпан|недостат|пуст|отрицат|законч|нулев|не хват)",
     r"исчерпан\w*[^|]{0,30}(?:лимит расход|баланс|средств|бюджет|кредит)|законч\w*[^|]{0,20}(?:токен|средств|кредит|баланс|деньг|генерац)|(?:нет|не хватает) (?:средств|денег|кредит|токен)|(?:бюджет|лимит расход)\w*[^|]{0,40}(?:исчерпан|превыш|достигнут)|превы\w+[^|]{0,20}(?:бюджет|лимит расход)|оплатите|требуется оплата|задолженност",
@@ -106,14 +106,14 @@ LONG_WINDOW = _any(
 SHORT_WINDOW = _any(
     r"\b(?:per|each|every|a) (?:second|sec|minute|min|hour|hr)\b|/ ?(?:seconds?|secs?|s|minutes?|mins?|m|hours?|hr?)\b|\b(?:minute|second)ly\b|\b(?:rpm|tpm|rps|qps|ipm|qpm|tps)\b|\d+ ?s(?:ec|econds?)? window",
     r"concurren|simultaneous|in parallel|parallel (?:request|call|job|task|generation)|at (?:the same|one|a) time|\bburst\b|in progress|(?:running|active|pending|ongoing) (?:jobs?|tasks?|requests?|generations?|predictions?)",
-    r"(?:в|за) (?:секунду|минуту|час)|одновременн|параллельн|每(?:秒|分钟|分|小时)|并发|同时|(?:در|هر) (?:دقیقه|ثانیه|ساعت)|همزمان|هم زمان|متزامن|في الدقیقة|同時|동시|1分",
+    r"(?:в|за) (?:секунду|минуту|час)|одновременн|параллельн|单位时间|每(?:秒|分钟|分|小时)|并发|同时|(?:در|هر) (?:دقیقه|ثانیه|ساعت)|همزمان|هم زمان|متزامن|في الدقیقة|同時|동시|1分",
 )
 
 # Too fast.
 RATE = _any(
     r"rate ?limit|rate quota|too many (?:requests?|tokens|connections?|calls|concurrent|attempts|queries|jobs|tasks|generations|pending|parallel|simultaneous|running|active)|throttl",
     r"(?:request|call)s?'? (?:rate|frequency|limit)|slow(?:ing)? down|resource(?:s)?(?: has been| have been)? exhausted|exceed\w*[^|]{0,40}(?:\brate\b|requests?\b|calls per|frequency|concurren)|reduce (?:the |your )?(?:request )?(?:rate|frequency)",
-    r"too (?:frequent|fast|quick)|rate increased|error code: 1015|please wait before|flood|retry later: rate|limit reached for|requests? (?:per|limit) |concurren\w*[^|]{0,30}(?:limit|exceed|reached|max)|(?:limit|exceed|reached|max)\w*[^|]{0,30}concurren",
+    r"too (?:frequent|fast|quick)|rate increased|error code: 1015|please wait before|flood|reached (?:\w+ ){0,2}(?:api|request|call) limit|retry later: rate|limit reached for|requests? (?:per|limit) |concurren\w*[^|]{0,30}(?:limit|exceed|reached|max)|(?:limit|exceed|reached|max)\w*[^|]{0,30}concurren",
     r"频率|频次|限流|限速|流控|过于频繁|太频繁|频繁|请求(?:数|量)?过(?:多|快)|请求太多|速率|并发[^|]{0,12}(?:超|过|达|上限|限制)|(?:超|达到)[^|]{0,12}并发|(?:rpm|tpm|qps)[^|]{0,10}(?:限制|超|上限)",
     r"слишком (?:много|часто|быстр)|превы\w+[^|]{0,40}(?:лимит|количеств|частот|числ|ограничен|скорост|запрос)|частот\w+ запрос|лимит\w* (?:запрос|скорост|частот)|ограничени\w+ (?:скорост|частот|запрос|числ|количеств)|много запросов|одновременн",
     r"درخواست(?: ?های?)?[^|]{0,25}(?:بیش از حد|زیاد|مکرر|پی در پی|متوالی)|(?:تعداد|بیش از)[^|]{0,20}درخواست|محدودیت[^|]{0,12}(?:درخواست|نرخ|سرعت|تعداد)|طلبات کثیرة|(?:عدد|تجاوز)[^|]{0,25}الطلبات|حد المعدل|الکثیر من الطلبات",
@@ -132,7 +132,7 @@ NOT_IN_PLAN = _any(
 # No room or no machine: the work was not begun.
 OVERLOAD = _any(
     r"overload|over ?capacity|at (?:full |max(?:imum)? )?capacity|capacity (?:is |has been |was )?(?:exceed|reached|exhaust|limit|constrain|full)|(?:no|insufficient|not enough|out of|lack of|limited|low|without)(?: \w+){0,3} capacity|capacity (?:not |un)available",
-    r"high (?:demand|load|volume|traffic)|heavy (?:load|traffic|demand|usage)|peak (?:load|time|hours)|too busy|\b(?:is|are|currently|server|system|service|model|engine|all (?:workers|channels|gpus)) (?:currently |too |very |all )?busy|busy (?:now|at the moment|right now|,? ?(?:please )?(?:try|retry))|saturat",
+    r"high (?:demand|load|volume|traffic)|heavy (?:load|traffic|demand|usage)|peak (?:load|time|hours)|too busy|\b(?:is|are|currently|server|system|service|model|engine|all (?:workers|channels|gpus)) (?:currently |too |very |all )?busy|busy (?:now|at the moment|right now|,? ?(?:please )?(?:try|retry))|\boccupied\b|saturat",
     r"\b(?:is|are|still)(?: currently| still)? (?:loading|starting up|starting|warming up|warming|being loaded|booting|spinning up|not (?:ready|loaded) yet)|model[^|]{0,40} loading|cold start|warming up|scaling up|not yet ready|not ready (?:for|to)\b",
     r"no (?:available|free|idle|live|usable|active)[^|]{0,25}(?:channel|provider|instance|worker|server|upstream|gpu|deployment|node|machine|slot|account|resource|endpoint|replica)|no (?:channel|provider|worker|instance|gpu|deployment|node|machine|slot|replica)s?[^|]{0,40}(?:available|free|online|ready)",
     r"(?:queue|pool) (?:is |was )?full|queue (?:limit|size|length)[^|]{0,20}(?:exceed|reached)|try again when|waiting for capacity|insufficient (?:compute|gpu|hardware) resources?|runner scheduling failure|out of (?:memory|gpus?)",

@@ -52,7 +52,7 @@ _ANY_UNIT = "|".join(words for words, _ in _UNITS)
 _PART = rf"\d{{1,12}}(?:[.,]\d{{1,12}})?\s*(?:{_ANY_UNIT})(?!{_LETTER})"
 _DURATION = rf"(?P<duration>{_PART}(?:\s*(?:,|and|и|و)?\s*{_PART}){{0,4}})"
 _BEFORE = (  # cue, then the duration
-    r"(?:try|retry|retrying|available|again|back)(?: [^\W\d]+){0,2}? (?:in|after|within)|retry[- ]after|"
+    r"(?:try|retry|retrying|available|again|back|ready|expected)(?: [^\W\d]+){0,2}? (?:in|after|within)|retry[- ]after|"
     r"(?:re[- ]?sets?|refresh\w*|renew\w*|recover\w*|replenish\w*|refill\w*|unlock\w*|resume\w*)(?: [^\W\d]+){0,2}? (?:in|after)|"
     r"wait(?:ing)?(?: (?:for|at least|about|another|approximately|up to|until))*|wait time(?: is)?|cool ?down(?: of| for| is)?|"
     r"(?:timed out|blocked|banned|locked|limited|paused|suspended) for|"
@@ -91,14 +91,14 @@ _DELAYS_S = _names(
     """retryafter retryafterseconds retryafters retryin retryinseconds resetsinseconds resetinseconds resetafter
     resetsin resetin resetafterseconds estimatedtime estimatedwaittime waitseconds waittime waittimeseconds wait cooldown
     cooldownseconds secondsuntilreset retrydelay retrydelayseconds quotaresetdelay timetoreset xratelimitresetafter
-    xretryafter retryafterinseconds remainingseconds"""
+    xretryafter retryafterinseconds remainingseconds afterseconds waitforseconds secondstowait retryafterinsec"""
 )
 _DELAYS_MS = _names(
     "retryafterms retryinms resetinms resetsinms waitms retrydelayms xmsretryafterms"
 )
 _MOMENTS = _names(
     """resetsat resetat reset resettime resettimestamp quotaresettimestamp xratelimitreset ratelimitreset retryat
-    nextavailableat availableat retryaftertimestamp blockeduntil nextreset nextresettime"""
+    nextavailableat nextallowedat nextrequestat resetson availableat retryaftertimestamp blockeduntil nextreset nextresettime"""
 )
 
 

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from jobs import display, phases
 from jobs.admin import filters, job_page, jobs_rows, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
-from jobs.admin.confirm import VerbsMixin
+from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
 from jobs.models import Case
 from jobs.states import CaseKind
@@ -29,9 +29,17 @@ from jobs.templatetags import desk
 @admin.register(Case)
 class CaseAdmin(VerbsMixin, MachineAdmin):
     verbs = verbs.CASE_VERBS
-    list_display = ("what_cell", "job_cell", "money_cell", "owner_cell", "due_cell", "age_cell")
+    list_display = (
+        "what_cell",
+        "job_cell",
+        "money_cell",
+        "owner_cell",
+        "due_cell",
+        "age_cell",
+        "row_cell",
+    )
     list_display_links = ("what_cell",)
-    list_filter = (filters.CaseTabs, "kind", ("job__tenant", admin.RelatedOnlyFieldListFilter))
+    list_filter = (filters.CaseTabs, "kind", "job__tenant")
     search_fields = ("job__reference", "note")
     search_help_text = gettext_lazy("Reference of the job, or words of the note")
     sortable_by = ()
@@ -65,6 +73,8 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         now = clock.now()
         for case in rows:
             case.shown_now = now
+            case.row_verbs = verbs.allowed([verbs.TAKE], request.user, case)
+            case.row_back = request.get_full_path()
         return rows
 
     def changelist_view(
@@ -128,6 +138,11 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             display.exact(case.opened_at),
             display.short((until - case.opened_at).total_seconds()),
         )
+
+    @admin.display(description="", empty_value="")
+    def row_cell(self, case: Any) -> SafeString:
+        buttons = [row_button(self, verb, case, back=case.row_back) for verb in case.row_verbs]
+        return format_html_join("", "{}", ((button,) for button in buttons))
 
     def change_view(
         self,

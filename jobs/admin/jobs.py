@@ -40,14 +40,14 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     list_filter = (
         filters.JobStateTabs,
         filters.PhaseFilter,
-        ("tenant", admin.RelatedOnlyFieldListFilter),
-        ("target", admin.RelatedOnlyFieldListFilter),
+        "tenant",
+        "target",
         "kind",
         filters.CreatedFilter,
         filters.BatchFilter,
     )
     search_fields = ("reference",)
-    search_help_text = gettext_lazy("Reference, prompt, job number or provider id")
+    search_help_text = gettext_lazy("Reference, prompt, number or provider id")
     actions = ("retry_selected", "manual_selected", "cancel_selected")
     empty = EmptyState(
         "images",
@@ -191,7 +191,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
 class BatchAdmin(MachineAdmin):
     keyset = ("id",)
     list_display = ("what_cell", "tenant", "created_by", "created_cell")
-    list_filter = (("tenant", admin.RelatedOnlyFieldListFilter),)
+    list_filter = ("tenant",)
     list_select_related = ("tenant", "created_by")
     search_fields = ("label",)
     empty = EmptyState(
@@ -224,7 +224,6 @@ class JobEventAdmin(MachineAdmin):
     keyset = ("id",)
     list_display = ("at_cell", "kind_cell", "job", "actor")
     list_select_related = ("job", "actor")
-    list_filter = ("kind",)
 
     @admin.display(description=gettext_lazy("at"))
     def at_cell(self, event: JobEvent) -> SafeString:

@@ -27,7 +27,7 @@ class ResultAdmin(MachineAdmin):
     keyset = ("id",)
     list_display = ("thumb_cell", "what_cell", "type_cell", "size_cell", "made_cell", "age_cell")
     list_display_links = ("what_cell",)
-    list_filter = (("job__tenant", admin.RelatedOnlyFieldListFilter), CreatedFilter)
+    list_filter = ("job__tenant", CreatedFilter)
     search_fields = ("job__reference",)
     sortable_by = ()
     empty = EmptyState(

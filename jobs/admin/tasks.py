@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from jobs import display
 from jobs.admin import filters, job_page, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
-from jobs.admin.confirm import VerbsMixin
+from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
 from jobs.models import PolzaTask, ProviderTask
 from jobs.states import TaskState
@@ -40,13 +40,14 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
         "cost_cell",
         "age_cell",
         "polls",
+        "row_cell",
     )
     list_display_links = ("what_cell",)
     list_filter = (
         filters.TaskStateTabs,
         ("charge", admin.ChoicesFieldListFilter),
-        ("target", admin.RelatedOnlyFieldListFilter),
-        ("tenant", admin.RelatedOnlyFieldListFilter),
+        "target",
+        "tenant",
     )
     search_fields = ("provider_id",)
     search_help_text = gettext_lazy("Provider id, our id or job number")
@@ -85,6 +86,8 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
         now = clock.now()
         for task in rows:
             task.shown_now = now
+            task.row_verbs = verbs.allowed([verbs.POLL], request.user, task)
+            task.row_back = request.get_full_path()
         return rows
 
     def changelist_view(
@@ -143,6 +146,11 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
         return format_html(
             '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words
         )
+
+    @admin.display(description="", empty_value="")
+    def row_cell(self, task: Any) -> SafeString:
+        buttons = [row_button(self, verb, task, back=task.row_back) for verb in task.row_verbs]
+        return format_html_join("", "{}", ((button,) for button in buttons))
 
     def change_view(
         self,

@@ -139,7 +139,7 @@ def _watched(job: Job) -> list[Effect]:
         Effect(
             "eye",
             _(
-                "A send is under way (%(money)s possible). It is still watched, and what it brings is kept."
+                "A send is not settled (%(money)s possible). It is still watched, and what it brings is kept."
             )
             % {"money": money},
         )

@@ -1,8 +1,6 @@
 "use strict";
 // Conveniences only: every page works without this file.
 {
-  const root = document.documentElement;
-
   // "/" goes to the search box, unless somebody is writing.
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey) {
@@ -77,5 +75,9 @@
     if (event.target instanceof HTMLImageElement && event.target.closest(".thumb")) event.target.remove();
   }, true);
 
-  root.classList.add("js");
+  // On a narrow screen the chosen tab may lie outside the row.
+  document.querySelectorAll(".tabs [aria-current]").forEach((tab) => {
+    const row = tab.closest(".tabs");
+    if (row.scrollWidth > row.clientWidth) tab.scrollIntoView({ block: "nearest", inline: "center" });
+  });
 }

@@ -1,0 +1,48 @@
+"""A real Chromium for these tests. Where none is installed they are left out, and the report says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from playwright.sync_api import Browser, sync_playwright
+
+CHROMIUM = os.environ.get("CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+if CHROMIUM is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str:
+    return (
+        f"browser: {CHROMIUM or 'no Chromium found (apt install chromium), tests/browser left out'}"
+    )
+
+
+@pytest.fixture
+def browser(
+    transactional_db: None,
+    live_server: Any,
+    settings: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Browser]:
+    """Ends before the database is emptied: while Playwright's loop runs, Django takes this thread for asynchronous."""
+    settings.MEDIA_ROOT = tmp_path
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    # The server's threads must not hold their connections when the test database is dropped.
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+        # Under the running loop this thread has had connections of its own.
+        connections.close_all()
