@@ -215,6 +215,35 @@ NO_PROVIDERS = {"reason": "noProvidersForModel"}
 
 
 @pytest.mark.parametrize(
+    "message", ["…", "Нет доступных провайдеров для модели", "No available providers"]
+)
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_no_providers_under_5xx_is_an_outage_that_may_have_cost_whatever_its_sentence(
+    status: int, message: str
+) -> None:
+    got = refused(envelope("SERVICE_UNAVAILABLE", message, metadata=NO_PROVIDERS), status)
+    assert (got.failure.value, got.charge.value) == ("down", "possible")
+
+
+@pytest.mark.parametrize(
+    ("raw", "stops"),
+    [
+        ("The parameter `model` is not valid", True),
+        ("", True),
+        ("The parameter `duration` of the request is not valid", False),
+    ],
+)
+def test_no_providers_under_400_is_free_and_stops_the_target_unless_one_parameter_is_to_blame(
+    raw: str, stops: bool
+) -> None:
+    body = envelope(
+        "BAD_REQUEST", "Нет доступных провайдеров для модели", metadata=NO_PROVIDERS | {"raw": raw}
+    )
+    got = refused(body, 400)
+    assert (got.failure.value, got.charge.value, got.target_stops) == ("rejected", "none", stops)
+
+
+@pytest.mark.parametrize(
     ("status", "body", "failure", "charge"),
     [
         (400, envelope("BAD_REQUEST", "Недопустимое значение параметра"), "rejected", "none"),

@@ -75,6 +75,21 @@ RULES = Rules(
         "internal_error": Meaning(FailureClass.DOWN),
     },
 )
+# "No provider serves this": under 400 the request names a wrong model or parameter, under 5xx Polza's upstreams are away
+# and one of them may have begun. The code decides; the sentence beside it is the same in both.
+_NO_PROVIDERS = "noprovidersformodel"
+_NOT_THE_MODEL = re.compile(r"parameter\W+(?!model\b)\w", re.IGNORECASE)
+
+
+def _rules(answer: Answer | NoAnswer) -> Rules:
+    if isinstance(answer, NoAnswer):
+        return RULES
+    if not 400 <= answer.status < 500:
+        meaning = Meaning(FailureClass.DOWN)
+    else:
+        one_job_only = _NOT_THE_MODEL.search(answer.body[:65_536].decode("utf-8", "replace"))
+        meaning = Meaning(FailureClass.REJECTED, free=True, target_stops=one_job_only is None)
+    return Rules(sure={**RULES.sure, _NO_PROVIDERS: meaning}, plain=RULES.plain)
 
 
 class Polza:
@@ -116,7 +131,7 @@ class Polza:
             found = _ID.search(answer.body.decode("utf-8", "replace")) if answer.sent else None
             if found and (answer.status is None or 200 <= answer.status < 300):
                 return Accepted(found[1])
-            return classify(answer, rules=RULES)
+            return classify(answer, rules=_rules(answer))
         document = _parse(answer.body)
         if 200 <= answer.status < 300:
             provider_id = _task_id(document)
@@ -138,7 +153,7 @@ class Polza:
             return Accepted(
                 provider_id, _word(document)
             )  # named although it stumbled: polling tells
-        return classify(answer, rules=RULES)
+        return classify(answer, rules=_rules(answer))
 
     # --- poll ---------------------------------------------------------------------------------------------------------
 
@@ -156,7 +171,7 @@ class Polza:
             word = _word(document)
             if word:
                 return Running(word, known=word in _RUNNING)
-        refusal = classify(answer, submit=False, rules=RULES)
+        refusal = classify(answer, submit=False, rules=_rules(answer))
         own_words = isinstance(document, dict) and ("error" in document or "message" in document)
         return PollTrouble(
             refusal.reason,
