@@ -24,8 +24,8 @@ from jobs.clock import clock
 from jobs.lane import LaneContext
 from jobs.lanes import Held
 from jobs.lifecycle import decide, providers
-from jobs.lifecycle.claim import hand_back
 from jobs.lifecycle.record import Fact, record
+from jobs.lifecycle.recover import hand_back
 from jobs.rules import limits, rules
 from jobs.stages import fetch, poll, reconcile, submit
 from providers import registry

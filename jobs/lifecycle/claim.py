@@ -253,7 +253,7 @@ FROM (
 WHERE t.id = due.id
 RETURNING t.id
 """
-_DUE_COLUMNS = {
+DUE_COLUMNS = {
     "next_poll_at": "",
     "next_fetch_at": "",
     "next_look_at": "AND state = 'unknown'",
@@ -267,7 +267,7 @@ def claim_due(
     """Take rows whose `column` has come. Their due time moves to the lease's end, so a dead lane's rows come back."""
     if room <= 0:
         return []
-    sql = _DUE.format(column=column, where=_DUE_COLUMNS[column])
+    sql = _DUE.format(column=column, where=DUE_COLUMNS[column])
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             sql, {"now": now, "lease": now + timedelta(seconds=lease_s), "run": run_id, "room": room}
@@ -276,22 +276,3 @@ def claim_due(
     if not ids:
         return []
     return list(ProviderTask.objects.filter(pk__in=ids).select_related("target", "account", "job"))
-
-
-_HAND_BACK = """
-UPDATE jobs_providertask SET work_run_id = NULL, {columns}
-WHERE work_run_id = %(run)s
-""".format(
-    columns=", ".join(
-        f"{column} = CASE WHEN {column} BETWEEN %(now)s AND %(leases)s THEN %(now)s ELSE {column} END"
-        for column in _DUE_COLUMNS
-    )
-)
-LONGEST_LEASE_S = 200.0
-
-
-def hand_back(*, run_id: uuid.UUID, now: datetime) -> None:
-    """A stopping lane gives back the rows it was working at: due at once, no death counted."""
-    leases = now + timedelta(seconds=LONGEST_LEASE_S)
-    with connection.cursor() as cursor:
-        cursor.execute(_HAND_BACK, {"run": run_id, "now": now, "leases": leases})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F
 
+from jobs.lifecycle.claim import DUE_COLUMNS
 from jobs.lifecycle.record import Fact, record
 from jobs.models import ProviderTask
 from jobs.policy import LANE_DIED
@@ -73,12 +74,37 @@ def declare_lost(*, now: datetime) -> set[int]:
     )  # fmt: skip
 
 
-def count_deaths(*, live: Collection[UUID]) -> int:
-    """Rows that a dead run was polling, fetching or looking up: one death more, free for the next."""
-    dead = ProviderTask.objects.filter(work_run_id__isnull=False).exclude(
-        work_run_id__in=list(live)
-    )
-    return dead.update(work_run_id=None, deaths=F("deaths") + 1, undecided_since=F("created_at"))
+# Whoever worked at the rows is gone: what it had put off to the end of its lease is due at once.
+_GIVE_BACK = """
+UPDATE jobs_providertask
+SET work_run_id = NULL, deaths = deaths + %(died)s,
+  undecided_since = CASE WHEN %(died)s > 0 THEN created_at ELSE undecided_since END, {columns}
+WHERE work_run_id IS NOT NULL AND {whose}
+"""
+_COLUMNS = ", ".join(
+    f"{column} = CASE WHEN {column} BETWEEN %(now)s AND %(leases)s THEN %(now)s ELSE {column} END"
+    for column in DUE_COLUMNS
+)
+LONGEST_LEASE_S = 200.0
+
+
+def hand_back(*, run_id: UUID, now: datetime) -> None:
+    """A stopping lane gives back the rows it was working at; no death is counted."""
+    _give_back("work_run_id = %(run)s", {"run": run_id, "died": 0}, now=now)
+
+
+def count_deaths(*, live: Collection[UUID], now: datetime) -> None:
+    """Rows that a dead run was polling, fetching or looking up: one death more, due for the next."""
+    _give_back("NOT work_run_id = ANY(%(live)s::uuid[])", {"live": list(live), "died": 1}, now=now)
+
+
+def _give_back(whose: str, values: dict[str, Any], *, now: datetime) -> None:
+    leases = now + timedelta(seconds=LONGEST_LEASE_S)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _GIVE_BACK.format(columns=_COLUMNS, whose=whose),
+            {"now": now, "leases": leases, **values},
+        )
 
 
 def undecided_jobs(*, now: datetime) -> set[int]:

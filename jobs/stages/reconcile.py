@@ -32,7 +32,7 @@ def sweep(lane: LaneContext) -> set[int]:
     """In the database thread; returns jobs that need a decision."""
     now = lane.clock.now()
     live = lanes.live_runs(now) | {lane.run_id}
-    recover.count_deaths(live=live)
+    recover.count_deaths(live=live, now=now)
     return (
         recover.withdraw_dead_intents(live=live, now=now)
         | recover.declare_lost(now=now)

@@ -15,6 +15,10 @@ from django_q.models import Schedule
 from jobs import bell, lanes, tasks
 from jobs.cluster import LaneCluster
 
+# A frozen process must not hold the admission lock or a row for long; its statements fail, and the next lane goes on.
+_TIMEOUTS = (
+    "-c lock_timeout=10s -c statement_timeout=30s -c idle_in_transaction_session_timeout=15s"
+)
 MINUTE_RING = f"{tasks.ring_each_minute.__module__}.{tasks.ring_each_minute.__name__}"
 
 
@@ -24,6 +28,7 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        _bound_transactions()
         self._check_database()
         lanes.ensure_slots(settings.WORKER_LANES)
         schedule_minute_ring()
@@ -51,6 +56,13 @@ class Command(BaseCommand):
             tasks.ring_if_work_waits()
         except Error as error:
             self.stderr.write(_("Could not tell other clusters: %(error)s") % {"error": error})
+
+
+def _bound_transactions() -> None:
+    """For this process and its workers; web and commands may take longer."""
+    options = connections["default"].settings_dict["OPTIONS"]
+    options["options"] = f"{options.get('options', '')} {_TIMEOUTS}".strip()
+    connections.close_all()
 
 
 def schedule_minute_ring() -> None:
