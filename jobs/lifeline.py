@@ -4,7 +4,7 @@ Main holds the only write end of a pipe. It is closed by a stop, and by the kern
 descendant then reads EOF. A second pipe tells main when the last descendant is gone. On Linux the kernel signals a
 process whose parent died: SIGKILL, or SIGTERM for a worker with a lane in it, which still has calls to finish.
 
-Bounds of a stop, in seconds after the pull, all derived from LANE_DRAIN_SEC so that with 5 the whole takes less than 15:
+Bounds of a stop, in seconds after the pull, all derived from LANE_DRAIN_SEC so that with 5.5 the whole takes less than 15:
 a lane drains for LANE_DRAIN_SEC, ends itself at `lane_limit_s()`, the sentinel kills what is left at `sentinel_limit_s()`,
 main the sentinel at `main_limit_s()`.
 """
