@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
 from django.utils import timezone
@@ -284,17 +284,27 @@ def reason(constant: str) -> str:
     return constant.replace("_", " ") if constant.islower() and " " not in constant else constant
 
 
+def _plain_amount(text: str) -> str:
+    """A stored decimal without its trailing zeros: "5", not "5.0000000000"; what is no number stays."""
+    try:
+        return f"{Decimal(text).normalize():f}"
+    except InvalidOperation:
+        return text
+
+
 def event_detail(kind: str, data: Mapping[str, Any]) -> str:
     """What an event carries, in one line; "" for nothing worth reading."""
     parts = []
     for name in ("case", "reason", "class", "by", "outcome", "resolution"):
         if value := data.get(name):
             parts += [reason(str(value))]
-    for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate", "cost"):
+    for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate"):
         if name == "target" and kind == "created":
             continue  # the first of the route, which stands beside
         if value := data.get(name):
             parts.append(str(value))
+    if (cost := data.get("cost")) is not None:
+        parts.append(_plain_amount(str(cost)))
     if status := data.get("status"):
         parts.append(f"HTTP {status}" if isinstance(status, int) else str(status))
     if wait_s := data.get("wait_s"):

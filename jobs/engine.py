@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -94,6 +95,7 @@ class Engine:
         except Error as error:
             # The database is away: nothing is claimed or armed; answers are still read and kept.
             logger.warning("engine.database %s", error)
+            self.last_sweep = float("-inf")
             await self.lane.db(close_old_connections)
             await asyncio.sleep(TICK_S)
 
@@ -121,7 +123,9 @@ class Engine:
         )
 
     async def _one(self, act: Coroutine[Any, Any, Fact]) -> None:
-        self._learned(await act)
+        fact = await act
+        # Inline bytes are dropped only once the kept file is recorded.
+        self._learned(fact, partial(results.drop_inline, fact.task_id) if fact.stored else None)
 
     async def _many(self, act: Coroutine[Any, Any, list[Fact]]) -> None:
         for fact in await act:
@@ -154,7 +158,15 @@ class Engine:
             except Exception:
                 # A fault of ours must not end the recording: what was learned goes to the disk.
                 logger.exception("engine.recorder")
-                await asyncio.to_thread(spool.put, [fact for fact, _ in batch])
+                try:
+                    await asyncio.to_thread(spool.put, [fact for fact, _ in batch])
+                except OSError:
+                    # Neither database nor disk: keep them in memory, and send nothing more until they are somewhere.
+                    logger.exception("engine.spool")
+                    self.stop.set()
+                    await asyncio.sleep(TICK_S)
+                    for item in batch:
+                        self.facts.put_nowait(item)
             for _ in batch:
                 self.facts.task_done()
             self.wake.set()
@@ -169,6 +181,7 @@ class Engine:
                 break
             except Error as error:
                 logger.warning("engine.record %s", error)
+                self.last_sweep = float("-inf")
                 await self.lane.db(close_old_connections)
                 if self.lane.clock.boot() >= give_up_at:
                     await asyncio.to_thread(spool.put, facts)

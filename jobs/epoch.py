@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
@@ -18,7 +19,8 @@ def mark(*, slot: int, task_id: UUID) -> None:
     """Write the mark and flush it to the disk. OSError passes through: then nothing may be sent."""
     folder = settings.EPOCH_DIR
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{slot}.new"
+    # Of its own: a zombie may be writing for the same slot.
+    temporary = folder / f".{slot}.{os.getpid()}.new"
     with temporary.open("w", encoding="ascii") as file:
         file.write(str(task_id))
         file.flush()
@@ -26,14 +28,21 @@ def mark(*, slot: int, task_id: UUID) -> None:
     temporary.rename(folder / str(slot))
 
 
+def _read(path: Path) -> UUID:
+    try:
+        return UUID(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return UUID(
+            int=0
+        )  # unreadable: the send it stood for can't be shown to be known, so all sends are held
+
+
 def check(*, now: datetime) -> bool:
     """Whether the database knows every marked send. If not, all sends are held until `after-restore`."""
     folder = settings.EPOCH_DIR
     if not folder.is_dir():
         return True
-    marked = [
-        UUID(path.read_text(encoding="ascii")) for path in folder.iterdir() if path.name.isdigit()
-    ]
+    marked = [_read(path) for path in folder.iterdir() if path.name.isdigit()]
     known = set(
         ProviderTask.objects.filter(pk__in=marked, armed_at__isnull=False).values_list(
             "pk", flat=True

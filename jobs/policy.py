@@ -141,7 +141,10 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
             blocking = None
     wanted = _wanted_cases(job, released=dict(decision.release))
     decision.open = [
-        case for key, case in wanted.items() if key not in job.open_cases | job.closed_by_person
+        case
+        for key, case in wanted.items()
+        if key not in job.open_cases
+        and (key not in job.closed_by_person or _stands_again(case, job))
     ]
     decision.close = [key for key in job.open_cases if key[0] in _DERIVED and key not in wanted]
 
@@ -252,7 +255,11 @@ def _next_step(
         return _fallback_if(word, job, task, rules) or _give_up(CaseKind.REFUSED_BY_ALL, text)
     if task.state is TaskState.UNSENT:
         if task.ours:
-            return Step(state=JobState.PENDING, reason=task.unsent_reason or "unsent", text=text)
+            tried = _count(job, task.target_id, _failed_here)
+            return Step(
+                state=JobState.PENDING, reason=task.unsent_reason or "unsent", text=text,
+                wait_s=free_wait_s(attempt=tried, told_s=None, rng=rng) if tried > 1 else 0.0,
+            )  # fmt: skip
         return _again(job, task, "down", rules=rules, rng=rng)
     return _after_refusal(job, task, rules=rules, rng=rng)
 
@@ -314,6 +321,10 @@ def _is_free_refusal(task: TaskView) -> bool:
         FailureClass.RATE_LIMITED,
         FailureClass.DOWN,
     }
+
+
+def _failed_here(task: TaskView) -> bool:
+    return task.state is TaskState.UNSENT and task.ours and task.unsent_reason != LANE_DIED
 
 
 def free_wait_s(*, attempt: int, told_s: float | None, rng: random.Random) -> float:
@@ -389,6 +400,13 @@ def _wanted_cases(
     elif deaths >= POISON_DEATHS:
         cases.append(_case(CaseKind.POISON, job.tasks[-1], deaths=str(deaths)))
     return {(case.kind, case.task_id): case for case in cases}
+
+
+def _stands_again(case: NewCase, job: JobView) -> bool:
+    """Closing `poison` set deaths to 0: three new ones are news, and nobody works at the row until the case is closed."""
+    return case.kind is CaseKind.POISON and any(
+        task.id == case.task_id and task.deaths >= POISON_DEATHS for task in job.tasks
+    )
 
 
 def _case(kind: CaseKind, task: TaskView, **detail: str) -> NewCase:

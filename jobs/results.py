@@ -13,6 +13,7 @@ import errno
 import functools
 import hashlib
 import os
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 THUMBNAIL_SUFFIX = ".thumb.webp"
 LEFTOVER_AGE_S = 24 * 3600.0
 _INCOMING = ".incoming"
+_INLINE = "inline"
 _EXTENSIONS = (*(form.extension for form in Format), "txt")
 
 
@@ -94,6 +96,31 @@ def write_temporary(data: bytes) -> Path:
         _remove(path)
         raise
     return path
+
+
+def keep_inline(task_id: UUID, position: int, data: bytes) -> str:
+    """Bytes that came inside an answer, on the disk before the answer is recorded: the provider may not send them again.
+
+    Returns a key for `path_of`. They wait there for the fetch, which checks and keeps them like any download.
+    """
+    key = f"{_INLINE}/{task_id}/{position}"
+    path = path_of(key)
+    _make_folder(path.parent)
+    temporary = path.with_name(f".{uuid4()}")
+    try:
+        temporary.write_bytes(data)
+        _flush(temporary)
+        temporary.rename(path)
+    except OSError:
+        _remove(temporary)
+        raise
+    _flush_folder(path.parent)
+    return key
+
+
+def drop_inline(task_id: UUID) -> None:
+    """Forget a task's inline bytes, once its files are kept."""
+    shutil.rmtree(Path(settings.MEDIA_ROOT, _INLINE, str(task_id)), ignore_errors=True)
 
 
 async def keep(

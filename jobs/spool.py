@@ -63,6 +63,10 @@ def replay(*, host: str, now: datetime) -> set[int]:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(path.with_suffix(".bad"))
             continue
+        except OSError:
+            logger.exception("spool.unreadable %s", path.name)
+            clear = False  # perhaps readable the next time
+            continue
         touched |= record(facts=[fact])
         path.unlink(missing_ok=True)
     if any(_folder().glob("*.bad")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,8 @@ def two_clusters(desk: RealDesk, *, jobs: int) -> dict[str, float]:
     desk.create(jobs - jobs // 2)
     took = {}
     for name, stopped, whole_group in (("main", first, False), ("group", second, True)):
-        done = desk.states().get("succeeded", 0)
-        until(
-            lambda done=done: desk.states().get("succeeded", 0) >= done + jobs // 6,
-            "progress",
-            90.0,
-        )
+        wanted = desk.states().get("succeeded", 0) + jobs // 6
+        until(partial(_succeeded, desk, wanted), "progress", 90.0)
         begin = time.monotonic()
         (os.killpg if whole_group else os.kill)(stopped.pid, signal.SIGTERM)
         stopped.wait(timeout=STOP_S + 5)
@@ -72,6 +69,10 @@ def test_kill_9_of_main_leaves_no_ghost_and_loses_nothing(tmp_path: Path) -> Non
         desk.settle(120.0)
         assert desk.wrong() == []
         assert desk.states().keys() == {"succeeded"}
+
+
+def _succeeded(desk: RealDesk, count: int) -> bool:
+    return desk.states().get("succeeded", 0) >= count
 
 
 def _in_group(group: int) -> bool:

@@ -15,10 +15,12 @@ from tests.real import RealDesk, real_desk, until
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db(transaction=True)]
 
-Step = Callable[[RealDesk], Callable[[], None]]
+Step = Callable[
+    [RealDesk, int], Callable[[], None]
+]  # before the job exists; the lane's process is known
 
 
-def _before_arm(desk: RealDesk) -> Callable[[], None]:
+def _before_arm(desk: RealDesk, _pid: int) -> Callable[[], None]:
     """The arm's UPDATE waits; nothing of it is committed."""
     desk.ask("INSERT INTO pause VALUES ('arm')")
 
@@ -29,11 +31,11 @@ def _before_arm(desk: RealDesk) -> Callable[[], None]:
     return reached
 
 
-def _before_post(desk: RealDesk) -> Callable[[], None]:
+def _before_post(desk: RealDesk, pid: int) -> Callable[[], None]:
     """The epoch mark can't be written: its file is a pipe that nobody reads."""
     folder = Path(desk.environment["MEDIA_ROOT"]) / "epoch"
     folder.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(folder / ".1.new")
+    os.mkfifo(folder / f".1.{pid}.new")
 
     def reached() -> None:
         until(lambda: desk.tasks() == {"sending": 1}, "an armed task")
@@ -43,12 +45,12 @@ def _before_post(desk: RealDesk) -> Callable[[], None]:
     return reached
 
 
-def _during_post(desk: RealDesk) -> Callable[[], None]:
+def _during_post(desk: RealDesk, _pid: int) -> Callable[[], None]:
     desk.prompt = "a lighthouse [[fault:slow_answer=5:1]]"
     return lambda: until(lambda: desk.sandbox.summary()["posts"] == 1, "the POST")
 
 
-def _before_record(desk: RealDesk) -> Callable[[], None]:
+def _before_record(desk: RealDesk, _pid: int) -> Callable[[], None]:
     """The answer is read; its UPDATE waits."""
     desk.ask("INSERT INTO pause VALUES ('record')")
 
@@ -59,12 +61,12 @@ def _before_record(desk: RealDesk) -> Callable[[], None]:
     return reached
 
 
-def _while_polling(desk: RealDesk) -> Callable[[], None]:
+def _while_polling(desk: RealDesk, _pid: int) -> Callable[[], None]:
     desk.prompt = "a lighthouse [[fault:poll_slow=5:1]]"
     return lambda: until(lambda: desk.sandbox.stats()["requests"].get("polls"), "a poll")
 
 
-def _during_download(desk: RealDesk) -> Callable[[], None]:
+def _during_download(desk: RealDesk, _pid: int) -> Callable[[], None]:
     desk.prompt = "a lighthouse [[fault:file_slow=5:1]]"
     return lambda: until(lambda: desk.sandbox.stats()["requests"].get("files"), "a download")
 
@@ -89,8 +91,8 @@ def _sleeping(desk: RealDesk) -> bool:
 
 def _let_go(desk: RealDesk) -> None:
     desk.ask("DELETE FROM pause")
-    pipe = Path(desk.environment["MEDIA_ROOT"]) / "epoch" / ".1.new"
-    if pipe.is_fifo():
+    folder = Path(desk.environment["MEDIA_ROOT"]) / "epoch"
+    for pipe in folder.glob(".1.*.new") if folder.is_dir() else ():
         # A reader lets the one who waits go on; without the file the next one writes its mark as usual.
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         pipe.unlink()
@@ -99,9 +101,9 @@ def _let_go(desk: RealDesk) -> None:
 
 def disturb(desk: RealDesk, step: str, *, freeze_s: float | None = None) -> None:
     """One job, its lane killed (or frozen for `freeze_s`) at the step; then to quiet. Asserts the promise."""
-    reached = STEPS[step](desk)
     desk.start_cluster()
     pid = desk.lane_pid()
+    reached = STEPS[step](desk, pid)
     desk.create(1, desk.prompt)
     reached()
     os.kill(pid, signal.SIGKILL if freeze_s is None else signal.SIGSTOP)

@@ -17,6 +17,7 @@ from jobs.states import JobState, TaskState
 from providers.models import Account, ProviderState
 
 LANE_DEAD_AFTER = timedelta(seconds=30)
+LANE_GRACE = timedelta(seconds=120)  # beyond the minute's ring, which starts missing lanes
 _NEWEST = 12
 _TOP_CASES = 5
 
@@ -95,13 +96,26 @@ def _providers(now: datetime) -> list[dict[str, Any]]:
     states: dict[int, list[ProviderState]] = {}
     for state in ProviderState.objects.order_by("account", "model"):
         states.setdefault(state.account_id, []).append(state)
+    used_accounts = {
+        account.pk
+        for account in Account.objects.all()
+        if account.tasks.filter(armed_at__isnull=False).exists()
+    }
     cards = []
     for account in Account.objects.order_by("provider", "pk"):
         own = states.get(account.pk, [])
+        whole = next((one for one in own if not one.model), None)
+        used = account.pk in used_accounts
         cards.append(
             {
+                "used": used,
+                "word": whole.state
+                if whole is not None
+                else ProviderState.State.AVAILABLE
+                if used
+                else "",
                 "account": account,
-                "state": next((one for one in own if not one.model), None),
+                "state": whole,
                 "models": [
                     one for one in own if one.model and one.state != ProviderState.State.AVAILABLE
                 ],
@@ -124,6 +138,13 @@ def _lanes(now: datetime) -> dict[str, Any]:
     return {
         "alive": len(alive),
         "all": len(lanes),
+        # A desk without work has no lane: one starts with the next job. With work that waits, somebody must look.
+        "missing": not alive
+        and Job.objects.filter(
+            state__in=[JobState.PENDING, JobState.ACTIVE],
+            created_at__lt=now - LANE_GRACE,
+            not_before__lt=now,
+        ).exists(),
         "rows": lanes,
         "alive_slots": {lane.slot for lane in alive},
     }

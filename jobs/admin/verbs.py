@@ -66,6 +66,10 @@ def under_way(job: Job) -> list[ProviderTask]:
 
 def _costs_again(job: Job) -> str:
     price = display.about(job.target.price, job.target.currency)
+    if any(task.charge != Charge.NONE for task in job.tasks.all()):
+        return _(
+            "One more send costs %(price)s, beside what earlier sends have cost or may cost."
+        ) % {"price": price}
     return _("One more send costs %(price)s. Nothing of the earlier sends was charged.") % {
         "price": price
     }

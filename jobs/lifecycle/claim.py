@@ -256,7 +256,7 @@ RETURNING t.id
 DUE_COLUMNS = {
     "next_poll_at": "",
     "next_fetch_at": "",
-    "next_look_at": "AND state = 'unknown'",
+    "next_look_at": "AND state = 'unknown' AND armed_at IS NOT NULL",
     "next_receipt_at": "",
 }
 

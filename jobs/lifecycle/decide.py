@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from jobs import evidence, policy
 from jobs.lifecycle import events
@@ -17,6 +19,8 @@ from jobs.policy import Decision, JobView, Rules, TaskView
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Account, Target
+
+logger = logging.getLogger(__name__)
 
 FETCH_TRIES = 8
 CASE_DUE_S = 24 * 3600.0
@@ -29,6 +33,42 @@ def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.R
     A job that is locked by another decision or verb keeps its `undecided_since`; reconcile comes back to it.
     """
     ids = sorted(set(job_ids))
+    try:
+        _decide(ids, rules=rules, now=now, rng=rng)
+    except (OperationalError, InterfaceError):
+        raise  # the database is away: the rows stay undecided
+    except Exception:
+        if len(ids) == 1:
+            logger.exception("decide.job %s", ids[0])
+            _set_aside(ids[0], now=now, why=traceback.format_exc())
+            return
+        for job_id in ids:
+            decide(job_ids=[job_id], rules=rules, now=now, rng=rng)
+
+
+def _set_aside(job_id: int, *, now: datetime, why: str) -> None:
+    """A job that can't be decided becomes a case, so that it holds up no other."""
+    with transaction.atomic():
+        tasks = ProviderTask.objects.filter(job_id=job_id, undecided_since__isnull=False)
+        task_id = tasks.values_list("pk", flat=True).first()
+        Case.objects.bulk_create(
+            [
+                Case(
+                    kind=CaseKind.CONFLICT,
+                    job_id=job_id,
+                    task_id=task_id,
+                    opened_at=now,
+                    due_at=now,
+                    detail={"why": why[-2000:]},
+                )
+            ],
+            ignore_conflicts=True,
+        )
+        tasks.update(undecided_since=None)
+        Job.objects.move(job_id, old=JobState.ACTIVE, new=JobState.MANUAL, reason=CaseKind.CONFLICT)
+
+
+def _decide(ids: Sequence[int], *, rules: Rules, now: datetime, rng: random.Random) -> None:
     if not ids:
         return
     with transaction.atomic():
@@ -266,7 +306,8 @@ def view(task: ProviderTask, *, now: datetime) -> TaskView:
 
 
 def _overdue(task: ProviderTask, *, now: datetime) -> bool:
-    assert task.send_not_after is not None
+    if task.send_not_after is None:
+        return True  # our row forgot the arm (a failover): nothing can be proven, a person looks
     return evidence.overdue(
         send_not_after=task.send_not_after,
         deadline_s=task.call_deadline_s or 0.0,

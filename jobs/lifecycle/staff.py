@@ -48,6 +48,11 @@ def _blocking(job: Job) -> ProviderTask | None:
         released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT],
         charge__in=[Charge.POSSIBLE, Charge.CHARGED],
     )
+    if job.decided_at is not None:
+        # "Gave up" released the send; that was no word on sending again.
+        not_free_after_all |= Q(
+            released_by=Release.PERSON, charge__in=[Charge.POSSIBLE, Charge.CHARGED]
+        )
     return (
         ProviderTask.objects.select_for_update(no_key=True)
         .filter(Q(blocks_send=True) | not_free_after_all, job=job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,8 +45,11 @@ def _text(value: str, limit: int = 500) -> str:
     return sanitise(value, limit=limit)
 
 
-def _verdict(verdict: Verdict, *, at: datetime) -> dict[str, Any]:
-    files = [{"url": file.url} if file.url else {"inline": True} for file in verdict.files]
+def _verdict(verdict: Verdict, *, at: datetime, inline: Sequence[str]) -> dict[str, Any]:
+    files: list[dict[str, Any]] = [
+        {"url": file.url} if file.url else {"inline": True, "key": inline[position]}
+        for position, file in enumerate(verdict.files)
+    ]
     common: dict[str, Any] = {
         "cost_poll": verdict.cost,
         "last_status": _text(verdict.status or verdict.outcome, 80),
@@ -70,6 +74,7 @@ def of_submit(
     at: datetime,
     limits: Limits,
     kept: dict[str, Any],
+    inline: Sequence[str] = (),
 ) -> Fact:
     """What a paid POST's answer, or its absence, means."""
     base: dict[str, Any] = {
@@ -86,7 +91,9 @@ def of_submit(
         )  # fmt: skip
     if isinstance(read, Verdict):
         return Fact(
-            **base, provider_id=(read.provider_id or "")[:200] or None, **_verdict(read, at=at)
+            **base,
+            provider_id=(read.provider_id or "")[:200] or None,
+            **_verdict(read, at=at, inline=inline),
         )
     base |= {
         "failure_class": read.failure, "failure_code": _text(read.code, 80), "failure_text": _text(read.reason),
@@ -112,11 +119,14 @@ def of_poll(
     at: datetime,
     limits: Limits,
     kept: dict[str, Any],
+    inline: Sequence[str] = (),
 ) -> Fact:
     """What a poll told. Trouble is never a verdict: the id is kept and asked about again."""
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "polled": True}
     if isinstance(read, Verdict):
-        return Fact(**base, decides=True, evidence={"verdict": kept}, **_verdict(read, at=at))
+        return Fact(
+            **base, decides=True, evidence={"verdict": kept}, **_verdict(read, at=at, inline=inline)
+        )
     due = at + timedelta(seconds=poll_interval_s(task, at=at, limits=limits))
     if isinstance(read, Running):
         new_word = not read.known and task.last_status != read.status[:80]

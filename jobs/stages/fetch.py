@@ -11,6 +11,7 @@ from jobs.lane import LaneContext
 from jobs.lifecycle import claim
 from jobs.lifecycle.record import Fact, FileFact
 from jobs.models import ProviderTask
+from jobs.stages import inline
 from providers import registry
 from providers.contract import FileRef, Kind, Verdict
 from providers.http import Downloaded, sanitise
@@ -28,12 +29,12 @@ def claim_fetches(lane: LaneContext, room: int) -> list[ProviderTask]:
 
 async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     """Bring every file of a task home, or say why not and when to try again."""
-    refs: list[FileRef] = [FileRef(url=item.get("url")) for item in task.files]
+    refs = [inline.load(item) for item in task.files]
     stored: list[FileFact] = []
     trouble = ""
     try:
-        if task.fetch_failures or any(ref.url is None for ref in refs):
-            # An address may have expired, and inline bytes are not kept: ask for the files anew.
+        if task.fetch_failures or any(ref.url is None and ref.data is None for ref in refs):
+            # An address may have expired, or inline bytes could not be kept: ask for the files anew.
             refs = await _ask_again(lane, task) or refs
         if not refs and task.result_text:
             refs = [FileRef(data=task.result_text.encode())]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 from jobs.lane import LaneContext
 from jobs.lifecycle import claim
 from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
-from jobs.stages import facts
+from jobs.stages import facts, inline
 from providers import registry
 from providers.contract import Answer, NoAnswer, PollTrouble
 
@@ -38,9 +41,14 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         read = adapter.read_poll(answer)
     except Exception as error:  # noqa: BLE001 - never a verdict
         read = PollTrouble(f"the answer could not be read: {error}", status=answer.status)
+    if isinstance(read, PollTrouble) and task.account_id != lane.account_ids.get(provider):
+        # Asked with another key than the send had: that this one does not know the task proves nothing.
+        read = replace(read, missing=False)
+    keys = await asyncio.to_thread(inline.keep, task.pk, read)
     return facts.of_poll(
         task,
         read,
+        inline=keys,
         at=await lane.now(),
         limits=lane.limits,
         kept=facts.evidence(answer, secrets=tuple(headers.values())),

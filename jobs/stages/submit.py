@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from decimal import Decimal
 
-from jobs import results
+from jobs import epoch, results
 from jobs.lane import LaneContext
 from jobs.lifecycle import arm, claim, providers
 from jobs.lifecycle.claim import Intent
 from jobs.lifecycle.record import Fact
 from jobs.models import Job
-from jobs.stages import facts
+from jobs.stages import facts, inline
 from providers import registry
-from providers.contract import Charge, FailureClass, Kind, NoAnswer, Photo, Refusal, Request
+from providers.contract import (
+    Account,
+    Adapter,
+    Call,
+    Charge,
+    FailureClass,
+    Kind,
+    NoAnswer,
+    Photo,
+    Refusal,
+    Request,
+)
 from providers.http import Sending
 
 
@@ -26,6 +38,7 @@ class Send:
     request: Request
     send_not_after: float
     deadline_s: float
+    at: datetime  # the database's clock when it was claimed
     sending: Sending = field(default_factory=Sending)
 
 
@@ -71,9 +84,36 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
         if i.task_id not in armed
     ]
     if armed:
-        lane.mark(max(armed))
+        try:
+            # The marks of earlier sends are looked at before this one replaces ours: a database that has forgotten them
+            # (a failover a moment ago) must not be sent for.
+            if not epoch.check(now=now):
+                raise OSError("the database does not know an earlier send")  # noqa: TRY301
+            lane.mark(max(armed))
+        except OSError as error:
+            # No mark, no send: proven unsent.
+            not_armed += [
+                Fact(
+                    task_id=task_id,
+                    at=now,
+                    kind="unsent",
+                    decides=True,
+                    unsent=True,
+                    unsent_reason="no_mark",
+                    failure_text=f"epoch mark: {error}"[:500],
+                    ours=True,
+                )
+                for task_id in armed
+            ]
+            armed = set()
     return [
-        Send(intent=i, request=requests[i.task_id], send_not_after=fence, deadline_s=deadline_s)
+        Send(
+            intent=i,
+            request=requests[i.task_id],
+            send_not_after=fence,
+            deadline_s=deadline_s,
+            at=now,
+        )
         for i in intents
         if i.task_id in armed
     ], not_armed
@@ -94,13 +134,29 @@ def _request(intent: Intent, job: Job, lane: LaneContext) -> Request:
     )
 
 
+class NotBuiltError(Exception):
+    """The request can't be built from the job."""
+
+
+def _build(adapter: Adapter, account: Account, request: Request) -> Call:
+    try:
+        return adapter.submit(account, request)
+    except FileNotFoundError as error:
+        raise NotBuiltError(f"a file of the job is gone: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:
+        raise NotBuiltError(f"the request could not be built: {error!r}") from error
+
+
 async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
     """The one POST. Whatever happens to it, even a cancellation, comes back as a fact."""
     target = send.intent.target
     adapter, account = registry.adapter(target.provider), lane.accounts[target.provider]
     headers = adapter.authorisation(account)
+    started, boot = send.at, lane.clock.boot()
     try:
-        call = await asyncio.to_thread(adapter.submit, account, send.request)
+        call = await asyncio.to_thread(_build, adapter, account, send.request)
         answer = await lane.transport.send_paid(
             call, headers, send_not_after=send.send_not_after, deadline_s=send.deadline_s, boot=lane.clock.boot,
             sending=send.sending,
@@ -108,12 +164,18 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
     except asyncio.CancelledError:
         # The drain's end: what is known by now is recorded, then the lane goes.
         answer = send.sending.so_far("the worker was stopped", ours=True)
+    except NotBuiltError as error:
+        # It will not be built the next time either (a photo is gone, odd parameters): nothing left, a person looks.
+        return facts.of_submit(
+            send.intent.task_id, Refusal(FailureClass.REJECTED, Charge.NONE, str(error)), at=send.at,
+            limits=lane.limits, kept={},
+        ), None  # fmt: skip
     except (OSError, ValueError) as error:
-        # The request could not be built (a photo is gone): nothing left.
         answer = NoAnswer(
             sent=send.sending.headers_started, reason=f"{type(error).__name__}: {error}", ours=True
         )
-    at = await lane.now()
+    # No await, no database between the answer and its fact.
+    at = started + timedelta(seconds=lane.clock.boot() - boot)
     try:
         read = adapter.read_submit(answer)
     except Exception as error:  # noqa: BLE001 - an answer we can't read may stand for a charge
@@ -121,7 +183,10 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
             FailureClass.UNKNOWN, Charge.POSSIBLE, f"the answer could not be read: {error}"
         )
     kept = facts.evidence(answer, secrets=tuple(headers.values()))
-    fact = facts.of_submit(send.intent.task_id, read, at=at, limits=lane.limits, kept=kept)
+    keys = inline.keep(send.intent.task_id, read)
+    fact = facts.of_submit(
+        send.intent.task_id, read, at=at, limits=lane.limits, kept=kept, inline=keys
+    )
     free = isinstance(read, Refusal) and read.charge is Charge.NONE
     return fact, read if free and isinstance(read, Refusal) else None
 

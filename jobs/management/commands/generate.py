@@ -14,12 +14,12 @@ from django.utils.translation import gettext as _
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs import intake, prompt_files, results, routes
+from jobs import intake, phases, prompt_files, results, routes
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
 from jobs.lifecycle import create
 from jobs.lifecycle.create import NewJob
-from jobs.models import Batch, Job, ProviderTask, Tenant
+from jobs.models import Batch, Hold, Job, ProviderTask, Tenant
 from jobs.states import ENDED, JobState
 from providers.contract import Kind
 
@@ -200,12 +200,29 @@ def _wait(batch: Batch, total: int, *, quiet: bool) -> None:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(_("generating"), total=total)
+        told = ""
         while True:
+            told = _tell_wait(batch, console, told)
             ended = batch.jobs.filter(state__in=[*ENDED, JobState.MANUAL]).count()
             progress.update(bar, completed=ended)
             if ended >= total:
                 return
             time.sleep(LOOK_EVERY_S)
+
+
+def _tell_wait(batch: Batch, console: Console, told: str) -> str:
+    """Say once what holds the first waiting job up, when it is more than its turn in the queue."""
+    job = batch.jobs.filter(state=JobState.PENDING).select_related("tenant").first()
+    now = clock.now()
+    why = phases.why_waiting([job], now)[job.pk] if job is not None else None
+    if why is None or (
+        why.until is None and not Hold.objects.filter(lifted_at__isnull=True).exists()
+    ):
+        return told
+    text = f"{why.text} ({why.until:%H:%M:%S} UTC)" if why.until else why.text
+    if why.text != told:
+        console.print(_("Waiting: %(why)s") % {"why": text})
+    return why.text
 
 
 def _plain(job: Job) -> dict[str, Any]:

@@ -140,6 +140,8 @@ class Command(BaseCommand):
     def _decide(self, options: dict[str, Any]) -> None:
         by = actor(options["username"])
         ids = _ids(options)
+        if not ids:
+            raise CommandError(_("No job matches."), returncode=EXIT_BAD_INPUT)
         rows = []
         for job_id in ids:
             refused = _do(_verb(options, by), job_id, dry_run=options["dry_run"])
