@@ -1,6 +1,6 @@
 """How many generations one lane keeps in flight, and whether every poll comes in time.
 
-`python -m bench.inflight [--json] [--quick]`. Generations of 60 s (quick: 15 s; log-normal), 500 in flight allowed, prepared pictures of
+`python -m bench.inflight [--json] [--quick]`. Generations of 60 s (quick: 15 s), 500 in flight allowed, prepared pictures of
 64 kB from the sandbox's own process, polls every 3 s. The sandbox is what counts and what times the polls.
 """
 
@@ -23,9 +23,14 @@ POLL_S = 3.0
 ENOUGH = 0.95
 LATE_POLL_S = 6.0
 SAMPLE_S = 0.5
-# All jobs start at once. With exactly equal generations they would also end at once, again and again, and what is measured
-# would be the polling interval: a wave of 500 is noticed over 3 s whoever polls.
-SIGMA = 0.35  # the sandbox's own default
+# Jobs come evenly over the first generation, which is not sampled. Were all to start at once, equal generations would end
+# at once too, again and again, and what is measured would be the polling interval: a wave of 500 is noticed over 3 s
+# whoever polls.
+_ARRIVE = """
+UPDATE jobs_job j SET not_before = clock_timestamp() + least(1.0, (j.id - first.id) / %s::float8)
+  * make_interval(secs => %s::float8)
+FROM (SELECT min(id) AS id FROM jobs_job) first
+"""
 
 
 def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
@@ -43,18 +48,14 @@ def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
         tempfile.TemporaryDirectory() as folder,
         real_desk(
             Path(folder),
-            sandbox={
-                "latency_fixed_s": None,
-                "latency_median_s": generation_s,
-                "latency_sigma": SIGMA,
-                "prepared_bytes": 64_000,
-            },
+            sandbox={"latency_fixed_s": generation_s, "prepared_bytes": 64_000},
             WORKER_CONCURRENCY=concurrency,
             POLL_INTERVAL_SEC=POLL_S,
             POST_DEADLINE_SEC=30,
         ) as desk,
     ):
         desk.create(jobs)
+        desk.ask(_ARRIVE, concurrency, generation_s)
         desk.start_cluster()
         pid = until(lambda: desk.sandbox.stats()["in_flight"] and desk.lane_pid(), "the first send")
         time.sleep(generation_s)
@@ -71,8 +72,7 @@ def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
     samples.sort()
     full = sum(count >= ENOUGH * concurrency for count in samples) / len(samples)
     figures = {
-        "generation_median_s": generation_s,
-        "generation_sigma": SIGMA,
+        "generation_s": generation_s,
         "concurrency": concurrency,
         "samples": len(samples),
         "share_of_samples_nearly_full": round(full, 4),

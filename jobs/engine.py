@@ -38,6 +38,9 @@ ROOM = {"submit": 256, "poll": 512, "fetch": 24, "look": 100, "receipt": 32}
 GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
 SWEEP_S = 5.0
+# Looks and receipts are due every few seconds at the most: not asked for in every pass.
+_SELDOM = frozenset({"look", "receipt"})
+SELDOM_S = 1.0
 SPOOL_AFTER_S = 2.0
 
 
@@ -62,7 +65,7 @@ class Engine:
         self.at_work: dict[str, set[asyncio.Task[None]]] = {name: set() for name in ROOM}
         self.wake = asyncio.Event()
         self.rng = random.Random()  # noqa: S311  jitter
-        self.last_sweep = self.last_beat = float("-inf")
+        self.last_sweep = self.last_beat = self.last_seldom = float("-inf")
 
     async def run(self, until: float) -> None:
         """Until the boot clock reaches `until`, or `stop`; then drain."""
@@ -88,7 +91,13 @@ class Engine:
     async def _pass(self, stages: tuple[str, ...]) -> None:
         try:
             await self._beat_and_sweep()
+            boot = self.lane.clock.boot()
+            seldom = boot - self.last_seldom >= SELDOM_S
+            if seldom:
+                self.last_seldom = boot
             for name in stages:
+                if name in _SELDOM and not seldom:
+                    continue
                 free = ROOM[name] - len(self.at_work[name])
                 if free > 0:
                     await self._claim(name, free)

@@ -244,14 +244,14 @@ def _write_intents(
 _DUE = """
 UPDATE jobs_providertask t SET {column} = %(lease)s, work_run_id = %(run)s
 FROM (
-  SELECT id FROM jobs_providertask
+  SELECT id, {column} AS due_at FROM jobs_providertask
   WHERE {column} <= %(now)s AND deaths < 3 {where}
   ORDER BY {column}
   LIMIT %(room)s
   FOR NO KEY UPDATE SKIP LOCKED
 ) due
 WHERE t.id = due.id
-RETURNING t.id
+RETURNING t.id, due.due_at
 """
 DUE_COLUMNS = {
     "next_poll_at": "",
@@ -264,7 +264,8 @@ DUE_COLUMNS = {
 def claim_due(
     *, column: str, run_id: uuid.UUID, room: int, lease_s: float, now: datetime
 ) -> list[ProviderTask]:
-    """Take rows whose `column` has come. Their due time moves to the lease's end, so a dead lane's rows come back."""
+    """Take rows whose `column` has come. Their due time moves to the lease's end, so a dead lane's rows come back; the
+    objects returned still tell when they were due."""
     if room <= 0:
         return []
     sql = _DUE.format(column=column, where=DUE_COLUMNS[column])
@@ -272,7 +273,10 @@ def claim_due(
         cursor.execute(
             sql, {"now": now, "lease": now + timedelta(seconds=lease_s), "run": run_id, "room": room}
         )  # fmt: skip
-        ids = [row[0] for row in cursor.fetchall()]
-    if not ids:
+        due_at = dict(cursor.fetchall())
+    if not due_at:
         return []
-    return list(ProviderTask.objects.filter(pk__in=ids).select_related("target", "account", "job"))
+    tasks = ProviderTask.objects.filter(pk__in=due_at).select_related("target", "account", "job")
+    for task in tasks:
+        setattr(task, column, due_at[task.pk])
+    return list(tasks)

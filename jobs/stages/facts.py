@@ -127,7 +127,11 @@ def of_poll(
         return Fact(
             **base, decides=True, evidence={"verdict": kept}, **_verdict(read, at=at, inline=inline)
         )
-    due = at + timedelta(seconds=poll_interval_s(task, at=at, limits=limits))
+    # From due time to due time: what a poll takes does not stretch the interval.
+    interval = timedelta(seconds=poll_interval_s(task, at=at, limits=limits))
+    due = (task.next_poll_at or at) + interval
+    if not at < due <= at + interval:
+        due = at + interval
     if isinstance(read, Running):
         new_word = not read.known and task.last_status != read.status[:80]
         return Fact(
