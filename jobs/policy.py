@@ -59,7 +59,7 @@ class TaskView:
     target_stops: bool = False
     unsent_reason: str = ""
     absent: bool = False
-    has_result: bool = False  # the verdict named a file or a text
+    has_result: bool = False  # the verdict named a file (or, where words are wanted, words)
     receipts_over: bool = False  # asked to the end, never told
     fetch_given_up: bool = False
     fetch_trouble: str = ""

@@ -108,3 +108,33 @@ def test_a_kill_upon_a_fault_pays_once_and_keeps_the_picture(make: Make, fault: 
     for number in sorted(one for one in points.effective if one >= post)[:4]:
         wrong += killed_at(make, fault, number, after=True, name=points.names[number])
     assert wrong == []
+
+
+# What becomes of a send that was accepted -> what the job may end as.
+FATES = {
+    "failed_free": {JobState.FAILED},
+    "failed_charged": {JobState.MANUAL},
+    "cancelled": {JobState.FAILED, JobState.MANUAL},
+    "no_result": {JobState.MANUAL},
+    "content_only": {JobState.MANUAL},  # words where a picture was paid for
+    "data_b64": {JobState.SUCCEEDED},
+    "result_expired=1:1": {JobState.SUCCEEDED},
+    "result_truncated=1:1": {JobState.SUCCEEDED},
+}
+
+
+@pytest.mark.parametrize("fault", FATES)
+def test_a_kill_at_the_end_of_a_send_leaves_every_charge_as_a_file_or_a_case(
+    make: Make, fault: str
+) -> None:
+    """Killed after each step from the first poll on, whatever the provider's last word."""
+    points = counted(make, fault)
+    first = next(number for number, name in enumerate(points.names) if name.startswith("GET "))
+    wrong: list[str] = []
+    for number in sorted(one for one in points.effective if one >= first)[:8]:
+        wrong += killed_at(make, fault, number, after=True, name=points.names[number])
+    assert wrong == []
+    desk = make(fault=fault)
+    job = desk.job()
+    desk.live(job)
+    assert job.state in FATES[fault]

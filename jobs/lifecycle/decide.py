@@ -249,7 +249,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
             target_id=job.target_id,
             attempts_since=job.attempts_since,
             decided_by_person=job.decided_at is not None,
-            tasks=[view(task, now=now) for task in tasks[job.pk]],
+            tasks=[view(task, kind=job.kind, now=now) for task in tasks[job.pk]],
             open_cases=frozenset(opened[job.pk]),
             closed_by_person=frozenset(closed[job.pk]),
             results=results[job.pk],
@@ -270,7 +270,7 @@ def _accounts(target_ids: set[int]) -> dict[int, int | None]:
     }
 
 
-def view(task: ProviderTask, *, now: datetime) -> TaskView:
+def view(task: ProviderTask, *, kind: str, now: datetime) -> TaskView:
     """A task's row as the policy sees it at `now`."""
     state = TaskState(task.state)
     return TaskView(
@@ -293,7 +293,7 @@ def view(task: ProviderTask, *, now: datetime) -> TaskView:
         target_stops=task.target_stops,
         unsent_reason=task.unsent_reason,
         absent=task.absent_at is not None,
-        has_result=bool(task.files or task.result_text),
+        has_result=bool(task.files or (kind == Target.Kind.TEXT and task.result_text)),
         receipts_over=task.receipts_end_at is not None and task.next_receipt_at is None,
         fetch_given_up=task.fetch_failures >= FETCH_TRIES,
         fetch_trouble=task.fetch_trouble,

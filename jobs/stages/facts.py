@@ -14,6 +14,7 @@ from providers.contract import (
     Answer,
     Charge,
     FailureClass,
+    Kind,
     NoAnswer,
     PollTrouble,
     Refusal,
@@ -45,7 +46,9 @@ def _text(value: str, limit: int = 500) -> str:
     return sanitise(value, limit=limit)
 
 
-def _verdict(verdict: Verdict, *, at: datetime, inline: Sequence[str]) -> dict[str, Any]:
+def _verdict(
+    verdict: Verdict, *, at: datetime, kind: Kind, inline: Sequence[str]
+) -> dict[str, Any]:
     files: list[dict[str, Any]] = [
         {"url": file.url} if file.url else {"inline": True, "key": inline[position]}
         for position, file in enumerate(verdict.files)
@@ -55,7 +58,8 @@ def _verdict(verdict: Verdict, *, at: datetime, inline: Sequence[str]) -> dict[s
         "last_status": _text(verdict.status or verdict.outcome, 80),
     }
     if verdict.outcome == "completed":
-        fetchable = bool(files or verdict.text.strip())
+        # Words instead of a picture are no result: they stay beside the case for a person to read.
+        fetchable = bool(files or (kind is Kind.TEXT and verdict.text.strip()))
         return common | {
             "kind": "completed", "completed": True, "files": files, "result_text": sanitise(verdict.text, limit=200_000),
             "next_fetch_at": at if fetchable else None,
@@ -74,6 +78,7 @@ def of_submit(
     at: datetime,
     limits: Limits,
     kept: dict[str, Any],
+    kind: Kind = Kind.IMAGE,
     inline: Sequence[str] = (),
 ) -> Fact:
     """What a paid POST's answer, or its absence, means."""
@@ -93,7 +98,7 @@ def of_submit(
         return Fact(
             **base,
             provider_id=(read.provider_id or "")[:200] or None,
-            **_verdict(read, at=at, inline=inline),
+            **_verdict(read, at=at, kind=kind, inline=inline),
         )
     base |= {
         "failure_class": read.failure, "failure_code": _text(read.code, 80), "failure_text": _text(read.reason),
@@ -125,7 +130,10 @@ def of_poll(
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "polled": True}
     if isinstance(read, Verdict):
         return Fact(
-            **base, decides=True, evidence={"verdict": kept}, **_verdict(read, at=at, inline=inline)
+            **base,
+            decides=True,
+            evidence={"verdict": kept},
+            **_verdict(read, at=at, kind=Kind(task.job.kind), inline=inline),
         )
     # From due time to due time: what a poll takes does not stretch the interval.
     interval = timedelta(seconds=poll_interval_s(task, at=at, limits=limits))

@@ -185,7 +185,13 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
     kept = facts.evidence(answer, secrets=tuple(headers.values()))
     keys = inline.keep(send.intent.task_id, read)
     fact = facts.of_submit(
-        send.intent.task_id, read, at=at, limits=lane.limits, kept=kept, inline=keys
+        send.intent.task_id,
+        read,
+        at=at,
+        limits=lane.limits,
+        kept=kept,
+        kind=send.request.kind,
+        inline=keys,
     )
     free = isinstance(read, Refusal) and read.charge is Charge.NONE
     return fact, read if free and isinstance(read, Refusal) else None
