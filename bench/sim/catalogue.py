@@ -1,0 +1,224 @@
+"""The mutants: ways to lose money that the proof must notice. Each names what notices it."""
+
+from __future__ import annotations
+
+from bench.sim.mutation import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- arming and sending -------------------------------------------------------------------------------------------
+    Mutant(
+        "arm_ignores_withdrawal", "an intent that was withdrawn meanwhile is armed and sent",
+        (("jobs.lifecycle.arm", "  AND t.armed_at IS NULL AND t.unsent_at IS NULL\n", "  AND t.armed_at IS NULL\n"),
+         ("jobs.lifecycle.arm", "AND t.blocks_send\n", "\n"),
+         ("jobs.lifecycle.arm", "  AND j.state = 'active'\n", "")),
+    ),
+    Mutant(
+        "arm_ignores_hold", "the red button does not stop what was claimed before it was pressed",
+        (("jobs.lifecycle.arm", "  AND NOT EXISTS (SELECT 1 FROM jobs_hold WHERE lifted_at IS NULL)\n", ""),),
+    ),
+    Mutant(
+        "arm_ignores_closed_target", "a target closed between claim and arm is sent to",
+        (("jobs.lifecycle.arm", "  AND g.enabled AND g.stopped_at IS NULL\n", ""),),
+    ),
+    Mutant(
+        "send_what_was_not_armed", "what the arming did not return is sent all the same",
+        (("jobs.stages.submit", "        for i in intents\n        if i.task_id in armed\n    ], not_armed",
+          "        for i in intents\n    ], not_armed"),),
+    ),
+    Mutant(
+        "no_fence", "a lane that stood still for minutes sends what it had armed",
+        (("providers.sending", "            if boot() >= send_not_after:\n                raise FencedError\n", ""),
+         ("providers.http", "            if boot() >= send_not_after:\n                return _fenced(sending)\n", "")),
+    ),
+    Mutant(
+        "second_post_after_a_reset", "the transport repeats a paid POST whose connection broke",
+        (("providers.http",
+          "            async with _deadline(deadline_s), self._paid_transport() as transport:\n"
+          "                await self._exchange(transport, request, sending)\n",
+          "            async with _deadline(deadline_s), self._paid_transport() as transport:\n"
+          "                try:\n"
+          "                    await self._exchange(transport, request, sending)\n"
+          "                except httpx.ReadError:\n"
+          "                    request.stream = httpx.ByteStream(content)\n"
+          "                    await self._exchange(transport, request, sending)\n"),),
+    ),
+    Mutant(
+        "reset_taken_for_a_refusal", "a broken connection counts as the provider's own refusal, free of charge",
+        (("providers.adapters.polza", "            return classify(answer, rules=_rules(answer))\n        document",
+          "            return Refusal(FailureClass.DOWN, Charge.NONE, answer.reason)\n        document"),),
+    ),
+    Mutant(
+        "gateway_page_taken_for_a_refusal", "a proxy's error page counts as the provider's own refusal, free of charge",
+        (("providers.adapters.polza", "            return _bare_refusal(answer)\n",
+          "            return _bare_refusal(answer)\n"
+          "        if answer.status >= 500:\n"
+          "            return Refusal(FailureClass.DOWN, Charge.NONE, 'down')\n"),),
+    ),
+    # --- claiming -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "claim_ignores_what_is_in_flight", "the limit counts only what is claimed at once",
+        (("jobs.lifecycle.claim", "limits.concurrency - sum(by_target.values())", "limits.concurrency"),),
+    ),
+    Mutant(
+        "claim_ignores_the_targets_limit", "the target's own limit is forgotten",
+        (("jobs.lifecycle.claim", "        if target.max_in_flight is None\n", "        if True\n"),),
+    ),
+    Mutant(
+        "claim_before_its_time", "a job that must wait is sent at once",
+        (("jobs.lifecycle.claim", " AND not_before <= %(now)s\n", "\n"),),
+    ),
+    Mutant(
+        "count_without_the_lock", "two lanes count what is in flight at the same time",
+        (("jobs.lifecycle.claim",
+          '        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [ADMISSION_LOCK])\n', ""),),
+        catcher="tests/test_races_claim.py",
+    ),
+    # --- recording ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "record_guarded_by_release", "what a released send learns is dropped",
+        (("jobs.lifecycle.record", "WHERE t.id = v.task_id AND old.id = t.id\n",
+          "WHERE t.id = v.task_id AND old.id = t.id AND t.blocks_send\n"),),
+    ),
+    Mutant(
+        "record_overwrites", "a second verdict replaces the first",
+        (("jobs.lifecycle.record", "  completed_at = coalesce(t.completed_at, CASE WHEN v.completed THEN v.at END),\n",
+          "  completed_at = coalesce(CASE WHEN v.completed THEN v.at END, t.completed_at),\n"),
+         ("jobs.lifecycle.record", "  failed_at = coalesce(t.failed_at, CASE WHEN v.failed THEN v.at END),\n",
+          "  failed_at = coalesce(CASE WHEN v.failed THEN v.at END, t.failed_at),\n"),
+         ("jobs.lifecycle.record", "  stored_at = coalesce(t.stored_at, CASE WHEN v.stored THEN v.at END),\n",
+          "  stored_at = coalesce(CASE WHEN v.stored THEN v.at END, t.stored_at),\n")),
+    ),
+    Mutant(
+        "facts_dropped_without_the_database", "facts that can't be recorded are forgotten instead of spooled",
+        (("jobs.engine", "                    await asyncio.to_thread(spool.put, facts)\n                    return\n",
+          "                    return\n"),),
+    ),
+    Mutant(
+        "spool_removed_before_it_is_recorded", "a spooled fact is deleted, then recorded",
+        (("jobs.spool", "        touched |= record(facts=[fact])\n        path.unlink(missing_ok=True)\n",
+          "        path.unlink(missing_ok=True)\n        touched |= record(facts=[fact])\n"),),
+    ),
+    Mutant(
+        "id_stored_late", "the provider's id waits in memory for half a minute",
+        (("jobs.engine", "        fact, refusal = await submit.act(self.lane, send)\n",
+          "        fact, refusal = await submit.act(self.lane, send)\n        await asyncio.sleep(30)\n"),),
+    ),
+    # --- what an answer means -----------------------------------------------------------------------------------------
+    Mutant(
+        "poll_error_taken_as_a_verdict", "a poll that is answered with an error ends the task as failed",
+        (("jobs.stages.facts", "    first = task.poll_failures == 0\n    return Fact(\n",
+          "    first = task.poll_failures == 0\n"
+          "    if read.status:\n"
+          "        return Fact(**base, kind='failed', failed=True, decides=True, next_receipt_at=at)\n"
+          "    return Fact(\n"),),
+    ),
+    Mutant(
+        "deadline_taken_as_a_failure", "a task that is late is written down as failed",
+        (("jobs.stages.facts", "    if isinstance(read, Running):\n        new_word",
+          "    if isinstance(read, Running):\n"
+          "        if (at - (task.armed_at or at)).total_seconds() > limits.poll_deadline_s / 3:\n"
+          "            return Fact(**base, kind='failed', failed=True, decides=True, next_receipt_at=at)\n"
+          "        new_word"),),
+    ),
+    Mutant(
+        "pending_receipt_believed", "a receipt that is still pending shows 0, and 0 is believed",
+        (("providers.adapters.polza", "final=status in _OUTCOMES and cost is not None", "final=cost is not None"),),
+    ),
+    Mutant(
+        "no_second_look_after_free", "a failure that turns into a charge an hour later is never noticed",
+        (("jobs.stages.reconcile",
+          "            next_receipt_at=at + timedelta(seconds=RECHECK_AFTER_S) if recheck else None,",
+          "            next_receipt_at=None,"),),
+    ),
+    # --- evidence -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "absence_without_a_canary", "an empty listing proves absence, however old it is",
+        (("jobs.evidence", "        or not _fresh(send, listing)\n", ""),
+         ("jobs.evidence", "        listing.lag_s is None\n        or not ready\n", "        not ready\n"),
+         ("jobs.evidence", "timedelta(seconds=listing.lag_s)", "timedelta(seconds=0)")),
+    ),
+    Mutant(
+        "absence_too_early", "absence is concluded while the send may still be under way",
+        (("jobs.evidence", "        or not ready\n", ""),
+         ("jobs.evidence", "        or not _fresh(send, listing)\n", ""),),
+    ),
+    Mutant(
+        "any_candidate_is_ours", "the only unlinked generation is ours, whoever else uses the key",
+        (("jobs.evidence",
+          "    if not listing.echoes and len(same_model) == 1 and send.alone and listing.exclusive and ready:\n",
+          "    if len(same_model) == 1:\n"),),
+    ),
+    # --- deciding -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "release_by_state", "an unknown send is released as if it had been refused",
+        (("jobs.policy", "        case TaskState.REFUSED if task.charge in _FREE:\n            return Release.FREE\n",
+          "        case TaskState.REFUSED if task.charge in _FREE:\n            return Release.FREE\n"
+          "        case TaskState.UNKNOWN:\n            return Release.ABSENT\n"),),
+    ),
+    Mutant(
+        "failure_released_before_its_receipt", "a failed task is taken for free before anybody has asked what it cost",
+        (("jobs.policy", "        case TaskState.FAILED if task.charge in _FREE:\n            return Release.FREE\n",
+          "        case TaskState.FAILED if task.charge in _FREE:\n            return Release.FREE\n"
+          "        case TaskState.FAILED:\n            return Release.UNSENT\n"),),
+    ),
+    Mutant(
+        "paid_twice_unsaid", "two charges for one job, and nobody is told",
+        (("jobs.policy", "    if len(paying) < 2:\n        return []\n", "    if paying:\n        return []\n"),),
+    ),
+    Mutant(
+        "failed_but_charged_unsaid", "a failure that cost money ends the job without a case",
+        (("jobs.policy",
+          "        case TaskState.FAILED if task.charge is Charge.CHARGED or (\n"
+          "            task.charge is Charge.POSSIBLE and task.receipts_over\n"
+          "        ):\n            return _case(CaseKind.FAILED_BUT_CHARGED, task, why=why)\n", ""),),
+    ),
+    Mutant(
+        "decide_without_its_guard", "a decision is written over one that was made meanwhile",
+        (("jobs.lifecycle.decide", "            .select_for_update(skip_locked=True, no_key=True, of=(\"self\",))\n", ""),
+         ("jobs.querysets", "self.filter(pk=pk, state__in=states)", "self.filter(pk=pk)")),
+        catcher="tests/test_races_record.py tests/test_races_staff.py",
+    ),
+    Mutant(
+        "retry_ignores_an_open_send", "a person's retry sends again beside a send that may have been charged",
+        (("jobs.lifecycle.staff",
+          "    if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:\n        raise Refused(\n",
+          "    if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:\n"
+          "        ProviderTask.objects.filter(pk=task.pk).update(blocks_send=False, released_by=Release.UNSENT)\n"
+          "        return\n"
+          "    if not task.pk:\n        raise Refused(\n"),),
+    ),
+    # --- recovery -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "armed_sends_withdrawn", "what a dead lane had armed is called unsent",
+        (("jobs.lifecycle.recover", ".filter(pk__in=ids, armed_at__isnull=True, unsent_at__isnull=True)",
+          ".filter(pk__in=ids, unsent_at__isnull=True)"),
+         ("jobs.lifecycle.recover", ".filter(state=TaskState.INTENT, unsent_at__isnull=True)",
+          ".filter(state__in=[TaskState.INTENT, TaskState.SENDING], unsent_at__isnull=True)")),
+    ),
+    Mutant(
+        "undecided_forgotten", "facts whose decision was lost are never decided",
+        (("jobs.lifecycle.recover", "    return set(waiting.order_by(", "    return set(waiting.none().order_by("),),
+    ),
+    Mutant(
+        "lost_sends_not_declared", "sends of dead lanes stay `sending` for ever",
+        (("jobs.stages.reconcile", "        | recover.declare_lost(now=now)\n", ""),),
+    ),
+    Mutant(
+        "leases_without_end", "rows that a dead lane was working at never come back",
+        (("jobs.lifecycle.claim", '"lease": now + timedelta(seconds=lease_s)', '"lease": now + timedelta(days=30)'),
+         ("jobs.stages.reconcile", "    recover.count_deaths(live=live, now=now)\n", "")),
+    ),
+    Mutant(
+        "watching_ends_with_the_job", "what a cancelled job has under way is not polled any more",
+        (("jobs.lifecycle.claim", '    "next_poll_at": "",\n', '    "next_poll_at": "AND blocks_send",\n'),),
+    ),
+    Mutant(
+        "restore_unnoticed", "a database that has forgotten sends goes on sending",
+        (("jobs.epoch", "    if known >= set(marked):\n", "    if known is not None:\n"),),
+    ),
+    # --- results ------------------------------------------------------------------------------------------------------
+    Mutant(
+        "succeeded_without_a_file", "a download that failed counts as stored",
+        (("jobs.stages.fetch", "    if stored and not trouble:\n", "    if True:\n"),),
+    ),
+)  # fmt: skip

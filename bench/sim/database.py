@@ -1,0 +1,156 @@
+"""A database of the simulation's own, the one connection all actors share, and what can go wrong with it.
+
+One connection serves everybody because only one of them moves at a time, and turns change only between transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.db import OperationalError, connections
+
+from bench.sim.turns import Killed, Turns
+
+TABLES = """
+SELECT string_agg(quote_ident(tablename), ', ') FROM pg_tables
+WHERE schemaname = 'public' AND (tablename LIKE 'jobs\\_%%' OR tablename LIKE 'providers\\_%%'
+  OR tablename LIKE 'django\\_q\\_%%' OR tablename = 'sim_wrong')
+"""
+
+# Whatever writes: a fact once known stays, a send is armed at most once and only when it may be, nothing blocks again.
+_WATCH = """
+CREATE TABLE IF NOT EXISTS sim_wrong (id serial PRIMARY KEY, what text);
+CREATE OR REPLACE FUNCTION sim_watch() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  said text;
+BEGIN
+  IF OLD.provider_id IS NOT NULL AND NEW.provider_id IS DISTINCT FROM OLD.provider_id THEN said := 'provider id overwritten';
+  ELSIF OLD.refusal_class IS NOT NULL AND NEW.refusal_class IS DISTINCT FROM OLD.refusal_class THEN said := 'refusal overwritten';
+  ELSIF OLD.completed_at IS NOT NULL AND NEW.completed_at IS DISTINCT FROM OLD.completed_at THEN said := 'completion overwritten';
+  ELSIF OLD.failed_at IS NOT NULL AND NEW.failed_at IS DISTINCT FROM OLD.failed_at THEN said := 'failure overwritten';
+  ELSIF OLD.stored_at IS NOT NULL AND NEW.stored_at IS DISTINCT FROM OLD.stored_at THEN said := 'storage overwritten';
+  ELSIF OLD.absent_at IS NOT NULL AND NEW.absent_at IS DISTINCT FROM OLD.absent_at THEN said := 'absence overwritten';
+  ELSIF OLD.unsent_at IS NOT NULL AND NEW.unsent_at IS DISTINCT FROM OLD.unsent_at THEN said := 'unsent overwritten';
+  ELSIF OLD.cost_answer IS NOT NULL AND NEW.cost_answer IS DISTINCT FROM OLD.cost_answer THEN said := 'cost of the answer overwritten';
+  ELSIF OLD.cost_poll IS NOT NULL AND NEW.cost_poll IS DISTINCT FROM OLD.cost_poll THEN said := 'cost of the poll overwritten';
+  ELSIF OLD.armed_at IS NOT NULL AND NEW.armed_at IS DISTINCT FROM OLD.armed_at THEN said := 'armed twice';
+  ELSIF NEW.blocks_send AND NOT OLD.blocks_send THEN said := 'blocks a send again after its release';
+  ELSIF OLD.blocks_send AND NOT NEW.blocks_send AND NEW.armed_at IS NOT NULL AND NEW.unsent_at IS NULL
+    AND NEW.released_by IN ('unsent', 'free', 'absent') AND NEW.state IN ('sending', 'accepted', 'completed', 'unknown')
+    THEN said := 'released as ' || NEW.released_by || ' while ' || NEW.state;
+  ELSIF NEW.released_by = 'free' AND NOT NEW.blocks_send AND OLD.blocks_send AND NEW.charge NOT IN ('none', 'refunded')
+    THEN said := 'released as free with charge ' || NEW.charge;
+  ELSIF OLD.armed_at IS NULL AND NEW.armed_at IS NOT NULL THEN
+    IF NEW.unsent_at IS NOT NULL THEN said := 'armed after it was withdrawn';
+    ELSIF EXISTS (SELECT FROM jobs_hold WHERE lifted_at IS NULL) THEN said := 'armed under a hold';
+    ELSIF NOT EXISTS (SELECT FROM jobs_job j WHERE j.id = NEW.job_id AND j.state = 'active' AND j.not_before <= NEW.armed_at)
+      THEN said := 'armed for a job that is not active, or before its time';
+    ELSIF EXISTS (SELECT FROM providers_target g WHERE g.id = NEW.target_id AND (NOT g.enabled OR g.stopped_at IS NOT NULL))
+      THEN said := 'armed for a closed target';
+    ELSIF EXISTS (
+      SELECT FROM providers_providerstate s JOIN providers_target g ON g.id = NEW.target_id
+      WHERE s.account_id = NEW.account_id AND s.model IN ('', g.model)
+        AND (s.state = 'paused' OR s.blocked_until > NEW.armed_at)) THEN said := 'armed within a block';
+    END IF;
+  END IF;
+  IF said IS NOT NULL THEN INSERT INTO sim_wrong (what) VALUES ('task ' || NEW.id || ': ' || said); END IF;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS sim_watch ON jobs_providertask;
+CREATE TRIGGER sim_watch AFTER UPDATE ON jobs_providertask FOR EACH ROW EXECUTE FUNCTION sim_watch();
+"""
+
+
+def install() -> None:
+    """Once a database: the watching trigger."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(_WATCH)
+
+
+class Database:
+    """The gates at the one connection. `on_gate` may kill or break; it is told the kind of point and the statement."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.on_gate: Callable[[str, str], None] = lambda _kind, _statement: None
+        self.connection = connections["default"]
+        self.down_until = 0.0
+        self.dirty = True  # something was committed since the judge looked
+        self._statement = ""
+        self._wrote = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """While it lasts, every commit and every statement outside a transaction is a gate."""
+        connection = self.connection
+        real_commit, real_autocommit = connection.commit, connection.set_autocommit
+        connection.inc_thread_sharing()
+
+        def commit() -> None:
+            try:
+                self._point("before commit")
+            except BaseException:
+                connection.rollback()  # as the server does for a client that is gone
+                raise
+            real_commit()
+            if self._wrote:
+                self.dirty = True
+            self._point("after commit")
+
+        def set_autocommit(autocommit: bool, *args: Any, **more: Any) -> None:
+            real_autocommit(autocommit, *args, **more)
+            if autocommit:
+                wrote, self._wrote = self._wrote, False
+                if wrote:
+                    self.turns.gate()
+
+        self.turns.enter = self.share
+        connection.commit, connection.set_autocommit = commit, set_autocommit  # type: ignore[method-assign]
+        try:
+            with connection.execute_wrapper(self._execute):
+                yield
+        finally:
+            del connection.commit, connection.set_autocommit
+            connection.dec_thread_sharing()
+
+    def share(self) -> None:
+        """In a new thread: it uses the one connection too."""
+        connections["default"] = self.connection
+
+    def check_up(self) -> None:
+        if self.turns.current is not None and self.turns.now < self.down_until:
+            raise OperationalError("the database is away")
+
+    def _point(self, kind: str) -> None:
+        if self.turns.current is not None:
+            self.on_gate(kind, self._statement)
+
+    def _execute(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        actor = self.turns.current
+        if actor is None:
+            return execute(sql, params, many, context)
+        if actor.dead:
+            raise Killed
+        self.check_up()
+        inside = self.connection.in_atomic_block
+        verb = sql.lstrip()[:6].upper()
+        writes = verb in {"INSERT", "UPDATE", "DELETE"} or "UPDATE jobs_providertask" in sql
+        self._statement = " ".join(sql.split()[:4])
+        if writes or not inside:
+            self.on_gate(
+                "statement" if inside else "before write" if writes else "read", self._statement
+            )
+        done = execute(sql, params, many, context)
+        if writes and inside:
+            self._wrote = True
+        elif writes:
+            self.dirty = True
+            self.on_gate("after write", self._statement)
+            self.turns.gate()
+        elif not inside and "FOR " not in sql:
+            self.turns.gate()
+        return done

@@ -1,0 +1,315 @@
+"""What must hold, judged by the provider's ledger and our rows alone."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter, defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connections
+
+from bench.sim.desk import Desk
+from bench.sim.nemesis import Nemesis
+from bench.sim.turns import Actor
+from jobs.lifecycle.record import Fact
+from jobs.models import Case, Hold, Job, JobEvent, ProviderTask, Result
+from jobs.states import ENDED, JobState
+from jobs.stuck import stuck
+from providers.sandbox.reactions import Request
+
+_BY_DECISION = ("person", "standing")
+# Between our margins and the stuck query's own 90 s: asked only while nothing has been broken for that long.
+CALM_BEFORE_STUCK_S = 240.0
+ID_WITHIN_S = 6.0
+_ROWS = """
+SELECT
+  (SELECT count(*) FROM (SELECT 1 FROM jobs_providertask WHERE blocks_send GROUP BY job_id HAVING count(*) > 1) x),
+  (SELECT count(*) FROM jobs_providertask WHERE state IN ('intent', 'sending', 'accepted')
+    AND (armed_at IS NULL OR armed_at > %(late)s)),
+  (SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM jobs_providertask
+    WHERE state IN ('intent', 'sending', 'accepted') AND (armed_at IS NULL OR armed_at > %(late)s) GROUP BY target_id) y),
+  (SELECT string_agg(what, '; ' ORDER BY id) FROM sim_wrong)
+"""
+
+
+def _correlation(request: Request) -> str:
+    return str(json.loads(request.body).get("user", ""))
+
+
+class Judge:
+    """`wrong` holds the violations found so far, in words."""
+
+    def __init__(self, desk: Desk, nemesis: Nemesis) -> None:
+        self.desk, self.nemesis = desk, nemesis
+        self.wrong: list[str] = []
+        self.calm_since = float("inf")
+        self._kept: dict[uuid.UUID, list[Fact]] = defaultdict(list)
+        self._arrived: Counter[str] = Counter()
+        self._job_of: dict[str, int] = {}
+        self._learned: dict[Actor, list[Fact]] = defaultdict(list)
+        self._named: set[str] = set()
+        desk.network.on_post = self._post
+        desk.on_learned = self._fact_learned
+        desk.on_kept = self._facts_kept
+        desk.on_ended = self._lane_ended
+        desk.network.on_accepted = self._accepted
+
+    def _blame(self, what: str) -> None:
+        if what not in self.wrong:
+            self.wrong.append(what)
+
+    def _fact_learned(self, fact: Fact) -> None:
+        actor = self.desk.turns.current
+        assert actor is not None
+        self._learned[actor].append(fact)
+        if fact.provider_id is not None:
+            self._named.add(str(fact.task_id))
+
+    def _facts_kept(self, facts: list[Fact]) -> None:
+        actor = self.desk.turns.current
+        for fact in facts:
+            self._kept[fact.task_id].append(fact)
+        if actor in self._learned:
+            kept = {id(fact) for fact in facts}
+            self._learned[actor] = [fact for fact in self._learned[actor] if id(fact) not in kept]
+
+    def _lane_ended(self, actor: Actor) -> None:
+        """By itself, not killed: then nothing that it has learned may be lost."""
+        for fact in self._learned.pop(actor, ()):
+            self._blame(
+                f"task {fact.task_id}: {actor.name} has ended and dropped what it knew ({fact.kind or 'a look'})"
+            )
+
+    def _accepted(self, request: Request, actor: Actor) -> None:
+        """A lane reads the answer that names its task: it must be on its way to the disk at once."""
+        correlation, since = _correlation(request), self.desk.turns.now
+
+        def look() -> None:
+            disturbed = (
+                actor.dead
+                or actor.over
+                or actor.frozen_until > since
+                or self.desk.database.down_until > since
+            )
+            if not disturbed and correlation not in self._named:
+                self._blame(
+                    f"task {correlation}: its id was read {ID_WITHIN_S:g} s ago and is not kept"
+                )
+
+        self.desk.turns.after(ID_WITHIN_S, look)
+
+    # --- at every step ------------------------------------------------------------------------------------------------
+
+    def _post(self, request: Request) -> None:
+        """A POST arrives at the provider."""
+        correlation = _correlation(request)
+        self._arrived[correlation] += 1
+        if self._arrived[correlation] > 1:
+            self._blame(f"task {correlation} is posted {self._arrived[correlation]} times")
+        task = ProviderTask.objects.filter(pk=correlation).first()
+        if task is None:
+            if not self.nemesis.restored:
+                self._blame(f"a POST of which there is no row: {correlation}")
+            return
+        self._job_of[correlation] = task.job_id
+        if task.armed_at is None:
+            self._blame(f"task {correlation} is posted without being armed")
+        if task.absent_at is not None or (task.unsent_at is not None and not self.nemesis.restored):
+            self._blame(f"task {correlation} is posted although it is called {task.state}")
+        if not self.nemesis.restored:
+            self._costs_beside(task)
+
+    def _costs_beside(self, task: ProviderTask) -> None:
+        """No earlier send of the same job may stand charged at this moment, unless somebody decided so."""
+        ledger = self.desk.world.ledger
+        others = {str(pk): by for pk, by in ProviderTask.objects.filter(job_id=task.job_id).exclude(pk=task.pk)
+                  .values_list("pk", "released_by")}  # fmt: skip
+        for made in ledger.tasks.values():
+            if (
+                made.correlation in others
+                and others[made.correlation] not in _BY_DECISION
+                and ledger.standing(made.id)
+            ):
+                self._blame(
+                    f"job {task.job_id} is sent again while task {made.correlation} stands charged"
+                )
+
+    def after_step(self) -> None:
+        """Cheap, and only when something was committed."""
+        if not self.desk.database.dirty:
+            return
+        self.desk.database.dirty = False
+        late = self.desk.clock.moment() - timedelta(seconds=settings.POLL_DEADLINE_SEC)
+        with connections["default"].cursor() as cursor:
+            cursor.execute(_ROWS, {"late": late})
+            blocking, flying, at_target, said = cursor.fetchone()
+        if blocking:
+            self._blame(f"{blocking} jobs have two tasks that block sends")
+        # A restored dump may hold more in flight than fits beside what was sent since.
+        if flying > settings.WORKER_CONCURRENCY and not self.nemesis.restored:
+            self._blame(f"{flying} in flight, {settings.WORKER_CONCURRENCY} allowed")
+        limit = self.desk.plan["target_limit"]
+        if limit and at_target > limit and not self.nemesis.restored:
+            self._blame(f"{at_target} in flight at one target, {limit} allowed")
+        if said and not self.nemesis.restored:
+            self._blame(said)
+
+    def stuck_now(self) -> None:
+        """P6, once nothing has been broken for a while."""
+        if self.desk.turns.now - self.calm_since < CALM_BEFORE_STUCK_S:
+            return
+        for row in stuck(now=self.desk.clock.moment()):
+            self._blame(f"stuck: {row.kind} {row.id} {row.code}")
+
+    # --- at the end ---------------------------------------------------------------------------------------------------
+
+    def settled(self) -> bool:
+        """Whether everything that can move has come to its end."""
+        held = Hold.objects.filter(lifted_at=None).exists()
+        states = set(Job.objects.values_list("state", flat=True).distinct())
+        open_states = (
+            {JobState.ACTIVE.value} if held else {JobState.ACTIVE.value, JobState.PENDING.value}
+        )
+        if states & open_states:
+            return False
+        watched = ProviderTask.objects.exclude(cases__resolved_at=None, cases__isnull=False)
+        return not (
+            watched.filter(undecided_since__isnull=False).exists()
+            or watched.filter(next_fetch_at__isnull=False).exists()
+            or watched.filter(next_receipt_at__isnull=False).exists()
+            or watched.filter(state__in=["intent", "sending"]).exists()
+            or watched.filter(state="accepted").exists()
+            or watched.filter(state="unknown").exclude(released_by__in=_BY_DECISION).exists()
+        )
+
+    def lost_sends(self) -> bool:
+        """Whether an unknown send waits for the listing to show a later one."""
+        return ProviderTask.objects.filter(state="unknown", next_look_at__isnull=False).exists()
+
+    def at_the_end(self) -> None:
+        """P1-P4 against the ledger."""
+        self._jobs_ended()
+        self._every_charge_has_a_home()
+        self._no_fact_lost()
+        self._events_are_legal()
+        self._verdicts_are_the_providers()
+        connections["default"].check_constraints()
+
+    def _jobs_ended(self) -> None:
+        held = Hold.objects.filter(lifted_at=None).exists()
+        for job in Job.objects.exclude(state__in=[*ENDED, JobState.MANUAL]):
+            if not (held and self.nemesis.restored and job.state == JobState.PENDING):
+                tasks = [f"{task.state}/{task.charge}" for task in job.tasks.order_by("created_at")]
+                self._blame(
+                    f"job {job.pk} has not ended: {job.state} ({job.reason}), tasks {tasks}"
+                )
+        for job in Job.objects.filter(state=JobState.SUCCEEDED, delivered__isnull=False):
+            result = job.delivered
+            assert result is not None
+            if not (Path(settings.MEDIA_ROOT) / result.key).is_file():
+                self._blame(f"job {job.pk} has succeeded and its file is not there")
+
+    def _every_charge_has_a_home(self) -> None:
+        ledger = self.desk.world.ledger
+        rows = {str(task.pk): task for task in ProviderTask.objects.select_related("job")}
+        paid: dict[int, list[ProviderTask]] = defaultdict(list)
+        for made in ledger.tasks.values():
+            if not ledger.standing(made.id):
+                continue
+            task = rows.get(made.correlation)
+            if task is None:
+                if not (self.nemesis.restored and Hold.objects.filter(lifted_at=None).exists()):
+                    self._blame(f"a charge without a row of ours: {made.correlation}")
+                continue
+            if task.released_by not in _BY_DECISION:
+                paid[task.job_id].append(task)
+            if not self._has_home(task):
+                self._blame(
+                    f"task {task.pk} of job {task.job_id} was paid ({', '.join(made.fate) or 'no fate'}) and is"
+                    f" neither a file nor a case: {task.state}/{task.charge}, released by {task.released_by or 'nobody'}"
+                )
+        for job_id, tasks in paid.items():
+            cases = Case.objects.filter(job_id=job_id, kind="paid_twice")
+            if len(tasks) > 1 and not self.nemesis.restored and not cases.exists():
+                self._blame(f"job {job_id} was paid {len(tasks)} times and no case says so")
+
+    def _has_home(self, task: ProviderTask) -> bool:
+        if task.stored_at is not None and Result.objects.filter(task=task).exists():
+            return True
+        if Case.objects.filter(job_id=task.job_id, task=task, resolved_at=None).exists():
+            return True
+        if task.released_by in _BY_DECISION or task.job.decided_at is not None:
+            return True  # a person, or the owner beforehand, has decided about this send
+        if Hold.objects.filter(lifted_at=None).exists() and self.nemesis.restored:
+            return True
+        return (
+            Case.objects.filter(task=task, resolved_at__isnull=False)
+            .exclude(resolution="evidence")
+            .exists()
+        )
+
+    def _no_fact_lost(self) -> None:
+        """What was once recorded, or spooled and replayed, is in its row, or in a case."""
+        if self.nemesis.restored:
+            return
+        rows = ProviderTask.objects.in_bulk(list(self._kept))
+        waiting = {path.name[:36] for path in self.desk.folder.glob("*/spool/*.json")}
+        for task_id, facts in self._kept.items():
+            task = rows.get(task_id)
+            if task is None or str(task_id) in waiting:
+                continue
+            conflict = Case.objects.filter(task=task, kind="conflict").exists()
+            for fact in facts:
+                lost = [
+                    name for name, there in (
+                        ("provider_id", fact.provider_id is None or task.provider_id == fact.provider_id),
+                        ("refusal", fact.refusal_class is None or task.refusal_class is not None),
+                        ("completed", not fact.completed or task.completed_at is not None),
+                        ("failed", not fact.failed or task.failed_at is not None),
+                        ("stored", not fact.stored or task.stored_at is not None),
+                        ("receipt", fact.cost_receipt is None or task.cost_receipt is not None),
+                        ("cost", fact.cost_poll is None or task.cost_poll is not None),
+                    ) if not there
+                ]  # fmt: skip
+                if lost and not conflict and not self.desk.disk_lost:
+                    self._blame(f"task {task_id}: a recorded fact is lost: {', '.join(lost)}")
+
+    def _verdicts_are_the_providers(self) -> None:
+        """Nobody but the provider says that a task has failed or is complete."""
+        made = {task.correlation: task for task in self.desk.world.ledger.tasks.values()}
+        for task in ProviderTask.objects.all():
+            theirs = made.get(str(task.pk))
+            if task.failed_at is not None and (theirs is None or theirs.outcome == "completed"):
+                self._blame(f"task {task.pk} is called failed, and the provider never said so")
+            if task.completed_at is not None and theirs is None:
+                self._blame(f"task {task.pk} is called complete, and the provider does not know it")
+
+    def _events_are_legal(self) -> None:
+        if self.nemesis.restored:
+            return
+        by_task: dict[Any, list[str]] = defaultdict(list)
+        for task_id, kind in (
+            JobEvent.objects.filter(task__isnull=False)
+            .order_by("pk")
+            .values_list("task_id", "kind")
+        ):
+            by_task[task_id].append(kind)
+        for task_id, kinds in by_task.items():
+            count = Counter(kinds)
+            said = ""
+            if kinds[0] != "intent" or count["intent"] > 1:
+                said = "does not begin with one intent"
+            elif count["armed"] > 1:
+                said = "is armed more than once"
+            elif count["released"] > 1:
+                said = "is released more than once"
+            else:
+                for needs in ("accepted", "refused", "completed", "stored", "found", "absent"):
+                    if needs in kinds and "armed" not in kinds[: kinds.index(needs)]:
+                        said = f"is {needs} without being armed before"
+            if said:
+                self._blame(f"the events of task {task_id}: it {said}: {kinds}")

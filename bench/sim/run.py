@@ -1,0 +1,193 @@
+"""One seed from beginning to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connections
+
+from bench.sim import database, nemesis, staffing
+from bench.sim.chance import Chance
+from bench.sim.database import Database
+from bench.sim.desk import RETENTION_S, Desk
+from bench.sim.judge import Judge
+from bench.sim.nemesis import Nemesis
+from bench.sim.turns import Turns
+from jobs import bell, results, spool
+from jobs.lifecycle.record import Fact
+from providers.adapters.polza import Polza
+
+STEPS = 300
+QUIET_STEPS = 6000
+CANARY_EVERY_S = 45.0
+_SETTINGS: dict[str, Any] = {
+    "POLL_DEADLINE_SEC": 900.0, "POLL_INTERVAL_SEC": 5.0, "RECONCILE_INTERVAL_SEC": 30.0, "POST_DEADLINE_SEC": 30.0,
+    "WORKER_MAX_RETRIES": 1, "FREE_REFUSAL_ATTEMPTS": 5, "JOB_PATIENCE_SEC": 120.0, "EXPOSURE_LIMIT_PRICES": 20,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a seed went. `struck` names the faults that happened; `steps` were taken in all."""
+
+    seed: int
+    wrong: list[str]
+    steps: int
+    simulated_s: float
+    struck: list[str]
+    story: list[str] = field(repr=False)
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+
+def prepare() -> None:
+    """Once a process, on a migrated database: the trigger, and people."""
+    database.install()
+    User.objects.get_or_create(username="person", defaults={"is_staff": True})
+
+
+def run(seed: int, *, without: Collection[str] = (), steps: int = STEPS) -> Outcome:
+    """`steps` of trouble, then quiet until all has come to its end. Never raises for a violation."""
+    chance = Chance(seed, without=without)
+    turns = Turns(chance)
+    with _fresh(chance) as folder:
+        return _run(chance, turns, folder, steps)
+
+
+@contextlib.contextmanager
+def _fresh(chance: Chance) -> Iterator[Path]:
+    """Empty tables, empty disks, and identifiers that depend on the seed alone."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(database.TABLES)
+        cursor.execute(f"TRUNCATE {cursor.fetchone()[0]} RESTART IDENTITY CASCADE")
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  in memory where there is such a place
+    folder = Path(tempfile.mkdtemp(prefix="sim-", dir=place))
+    bits = chance.generator("identifiers")
+    kept = {name: getattr(settings, name) for name in (*_SETTINGS, "WORKER_CONCURRENCY", "WORKER_LANES", "MEDIA_ROOT",
+                                                      "SPOOL_DIR", "EPOCH_DIR", "PROVIDER_KEYS")}  # fmt: skip
+    for name, value in _SETTINGS.items():
+        setattr(settings, name, value)
+    settings.MEDIA_ROOT = folder / "media"
+    settings.PROVIDER_KEYS = {**settings.PROVIDER_KEYS, "polza": "pza_sim_1"}
+    try:
+        with (
+            mock.patch("os.urandom", bits.randbytes),
+            mock.patch.object(bell, "ring"),
+            mock.patch.object(Polza, "retention_s", RETENTION_S),
+        ):
+            yield folder
+    finally:
+        for name, value in kept.items():
+            setattr(settings, name, value)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
+    plan = nemesis.plan(chance, User.objects.get(username="person"))
+    settings.WORKER_CONCURRENCY = plan["concurrency"]
+    settings.WORKER_LANES = plan["lanes"]
+    base = Database(turns)
+    desk = Desk(turns, chance, base, folder, plan)
+    trouble = Nemesis(desk)
+    base.on_gate = trouble.at_gate
+    judge = Judge(desk, trouble)
+    desk.network.trouble = plan["trouble"]
+    turns.on_advance = desk.beat
+    for number in range(plan["jobs"]):
+        turns.after(chance.number("job/at", 0, 120) if number else 0.0, desk.create_job)
+    day = _Day(desk, trouble, judge)
+    turns.between = day.between
+    with _storage_gates(desk), base.watched():
+        try:
+            turns.run(lambda: turns.steps >= steps or bool(judge.wrong))
+            if not judge.wrong:
+                day.settle()
+        except Exception as error:  # noqa: BLE001  the harness must tell which seed broke it
+            judge.wrong.append(f"the harness failed: {type(error).__name__}: {error}")
+            turns.story.append("".join(traceback.format_exception(error)))
+        finally:
+            turns.bury()
+            for task in (task for actor in turns.everybody for task in actor.left):
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+    return Outcome(
+        seed=chance.seed, wrong=judge.wrong, steps=turns.steps, simulated_s=turns.now - 1000.0,
+        struck=list(chance.struck), story=turns.story, ledger=desk.world.ledger.summary(),
+    )  # fmt: skip
+
+
+class _Day:
+    """What happens between two steps, in the storm and in the quiet after it."""
+
+    def __init__(self, desk: Desk, trouble: Nemesis, judge: Judge) -> None:
+        self.desk, self.trouble, self.judge = desk, trouble, judge
+        self._quiet_since = self._next_canary_at = self._next_look_at = float("inf")
+        self._settled = False
+
+    def between(self) -> None:
+        self.judge.after_step()
+        self.desk.start_lanes()
+        if not self.trouble.quiet:
+            self.trouble.between_steps()
+            staffing.act_sometimes(self.desk)
+        elif self.desk.turns.now >= self._next_look_at:
+            self._look()
+
+    def settle(self) -> None:
+        """Nothing breaks any more, traffic goes on, and all comes to its end."""
+        turns = self.desk.turns
+        self.trouble.be_quiet()
+        turns.tell("--- quiet ---")
+        self.desk.plan["slice_s"] = 3600.0
+        self.desk.quiet = True
+        self.judge.calm_since = self._quiet_since = turns.now
+        self._next_canary_at, self._next_look_at = turns.now + CANARY_EVERY_S, turns.now + 30
+        last = turns.steps + QUIET_STEPS
+        turns.run(lambda: self._settled or turns.steps >= last or bool(self.judge.wrong))
+        if not self.judge.wrong:
+            self.judge.at_the_end()
+
+    def _look(self) -> None:
+        now = self.desk.turns.now
+        self._next_look_at = now + 20
+        self.judge.stuck_now()
+        self._settled = self.judge.settled()
+        if self._next_canary_at <= now < self._quiet_since + 1200:
+            self._next_canary_at = now + CANARY_EVERY_S
+            if self.judge.lost_sends():
+                self.desk.create_job("a canary")
+
+
+@contextlib.contextmanager
+def _storage_gates(desk: Desk) -> Iterator[None]:
+    """Writing to a disk is visible too: a process can die before it, and the disk may be full."""
+    put, settle = spool.put, results.settle
+
+    def put_gated(facts: list[Fact]) -> None:
+        desk._disk_write("spool")  # noqa: SLF001
+        put(facts)
+        desk.turns.tell(f"spools {len(facts)} facts")
+        desk.spooled(facts)
+
+    def settle_gated(*args: Any, **more: Any) -> bool:
+        desk._disk_write("result")  # noqa: SLF001
+        done = settle(*args, **more)
+        desk.turns.gate()
+        return done
+
+    desk.turns.before_move = desk.switch_disk
+    with (
+        mock.patch.object(spool, "put", put_gated),
+        mock.patch.object(results, "settle", settle_gated),
+    ):
+        yield
