@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("DEMO", "1")
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "studio.settings")
-
 from bench import report
+from bench.desk import desk_on, until
+from bench.postgres import own_server
 
 CONCURRENCY = 500
 POLL_S = 3.0
@@ -35,18 +34,15 @@ FROM (SELECT min(id) AS id FROM jobs_job) first
 
 def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
     """Fill the lane, wait one generation, then sample for another two (quick: one)."""
-    import django
-
-    django.setup()
-    from tests.real import real_desk, until
-
     generation_s = 15.0 if quick else 60.0
     concurrency = 120 if quick else CONCURRENCY
     sampling_s = generation_s * (1 if quick else 2)
     jobs = int(concurrency * (1 + (generation_s + sampling_s) / generation_s) * 1.2)
     with (
         tempfile.TemporaryDirectory() as folder,
-        real_desk(
+        own_server(Path(folder, "postgres")) as server,
+        desk_on(
+            server.create("desk"),
             Path(folder),
             sandbox={"latency_fixed_s": generation_s, "prepared_bytes": 64_000},
             WORKER_CONCURRENCY=concurrency,

@@ -14,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import get_language_bidi, gettext_lazy, pgettext_lazy
 from django.utils.translation import gettext as _
 
-from jobs.models import Case
+from jobs.models import Case, ProviderTask
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from providers.contract import Charge
 
@@ -68,6 +68,11 @@ TASK_STATES: Mapping[TaskState, Look] = {
     TaskState.UNKNOWN: Look(gettext_lazy("outcome unknown"), "circle-help", "violet"),
 }
 
+# A finished one whose file does not come.
+_FETCH_FAILS = Look(gettext_lazy("made, fetching fails"), "triangle-alert", "amber")
+_NOT_FETCHED = Look(gettext_lazy("made, could not be fetched"), "triangle-alert", "amber")
+_NO_FILE = Look(gettext_lazy("made, no file given"), "image-off", "amber")
+
 CHARGES: Mapping[Charge, Look] = {
     Charge.NONE: Look(gettext_lazy("no charge"), "circle-check", "grey"),
     Charge.POSSIBLE: Look(gettext_lazy("charge possible"), "circle-help", "amber"),
@@ -85,90 +90,6 @@ PROVIDER_STATES: Mapping[str, Look] = {
 }
 _UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
 
-# What a case means and what a person can do. Money stands beside it.
-CASE_HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
-    CaseKind.UNKNOWN_SEND: (
-        gettext_lazy(
-            "The request left us, but its answer never came. The provider may have made and charged it."
-        ),
-        gettext_lazy(
-            "Find it in the provider's own dashboard and attach its id. Send again only if it is not there."
-        ),
-    ),
-    CaseKind.PAID_WITHOUT_RESULT: (
-        gettext_lazy("The provider says it is done and charged for it, but gave no file."),
-        gettext_lazy(
-            "Ask the provider's support with the id below, or resolve the job with a file of your own."
-        ),
-    ),
-    CaseKind.FAILED_BUT_CHARGED: (
-        gettext_lazy("The provider failed, and its receipt shows a charge, or never came."),
-        gettext_lazy("Ask for a refund with the id below. Sending again costs again."),
-    ),
-    CaseKind.LOST_AT_PROVIDER: (
-        gettext_lazy(
-            "The provider accepted it, and for an hour has said that it does not know the id."
-        ),
-        gettext_lazy(
-            "It is still watched. Ask the provider's support, or send again if the money may be risked."
-        ),
-    ),
-    CaseKind.NEVER_ANSWERED: (
-        gettext_lazy("The provider accepted it and has never said how it ended."),
-        gettext_lazy("Look it up in the provider's dashboard; then resolve, or send again."),
-    ),
-    CaseKind.FETCH_FAILED: (
-        gettext_lazy("The picture is made and paid for, but its file could not be fetched."),
-        gettext_lazy(
-            "Ask the provider now (fresh links), or download it there and resolve the job with the file."
-        ),
-    ),
-    CaseKind.CONFLICT: (
-        gettext_lazy(
-            "Two facts about the same send disagree. The first is kept; the other is below."
-        ),
-        gettext_lazy(
-            "Compare both with the provider's dashboard, then close the case with what you found."
-        ),
-    ),
-    CaseKind.POISON: (
-        gettext_lazy("Workers died three times while they were at this one."),
-        gettext_lazy(
-            "Look at the evidence before it is let go on: closing the case lets workers try again."
-        ),
-    ),
-    CaseKind.RESTORE: (
-        gettext_lazy("A restored database no longer knows whether this was sent."),
-        gettext_lazy("Compare with the provider's history since the backup."),
-    ),
-    CaseKind.BY_HAND: (
-        gettext_lazy("A person took this job over. The machine sends nothing more for it."),
-        gettext_lazy("Resolve it with a note (and a file, if you made one), or retry it."),
-    ),
-    CaseKind.REFUSED_BY_ALL: (
-        gettext_lazy("Every target of the route refused it. Nothing was charged."),
-        gettext_lazy("Change the prompt or the target, or close the case."),
-    ),
-    CaseKind.ATTEMPTS_EXHAUSTED: (
-        gettext_lazy("The provider turned it away as often as we ask. Nothing was charged."),
-        gettext_lazy("Retry when the provider is well again, or close the case."),
-    ),
-    CaseKind.PAID_TWICE: (
-        gettext_lazy("More than one send of this job cost money, or may have."),
-        gettext_lazy(
-            "Compare the sends below; ask for a refund where one is due, and close the case."
-        ),
-    ),
-    CaseKind.DEAD_CALLBACK: (
-        gettext_lazy("The other program never took the news about this job."),
-        gettext_lazy("Tell its people, then close the case."),
-    ),
-    CaseKind.ORPHAN: (
-        gettext_lazy("Something at the provider that no job of ours belongs to."),
-        gettext_lazy("Find out who made it; adopt or dispute it, and close the case."),
-    ),
-}
-
 # How a case was ended: resolutions that verbs write.
 RESOLUTIONS: Mapping[str, Words] = {
     "evidence": gettext_lazy("settled by evidence"),
@@ -184,7 +105,7 @@ RESOLUTIONS: Mapping[str, Words] = {
 
 EVENTS: Mapping[str, Look] = {
     "created": Look(gettext_lazy("Created"), "plus", "grey"),
-    "intent": Look(gettext_lazy("Taken up, intent written"), "pencil", "grey"),
+    "intent": Look(gettext_lazy("Taken up"), "pencil", "grey"),
     "armed": Look(gettext_lazy("Sending"), "send", "blue"),
     "accepted": Look(gettext_lazy("Accepted by the provider"), "check", "blue"),
     "refused": Look(gettext_lazy("Refused by the provider"), "circle-x", "amber"),
@@ -256,6 +177,7 @@ REASONS: Mapping[str, Words] = {
     "person": gettext_lazy("a person decided"),
     "standing": gettext_lazy("a standing decision"),
     "evidence": gettext_lazy("evidence"),
+    "result_stored": gettext_lazy("its result is stored"),
 }
 
 
@@ -265,6 +187,16 @@ _CASE_KINDS = frozenset(kind.value for kind in CaseKind)
 def provider_look(state: str) -> Look:
     """ "" (no row yet) and words unknown here are "unknown yet"."""
     return PROVIDER_STATES.get(state, _UNKNOWN_YET)
+
+
+def task_look(task: ProviderTask) -> Look:
+    """The look of a send's state, more exactly where its file does not come."""
+    state = TaskState(task.state)
+    if state is TaskState.COMPLETED and task.fetch_trouble:
+        return _FETCH_FAILS if task.next_fetch_at is not None else _NOT_FETCHED
+    if state is TaskState.COMPLETED and task.next_fetch_at is None:
+        return _NO_FILE
+    return TASK_STATES[state]
 
 
 def event_look(kind: str, *, of_task: bool = False) -> Look:
@@ -308,7 +240,7 @@ def event_detail(kind: str, data: Mapping[str, Any]) -> str:
     if status := data.get("status"):
         parts.append(f"HTTP {status}" if isinstance(status, int) else str(status))
     if wait_s := data.get("wait_s"):
-        parts.append(_("not before %(time)s") % {"time": duration(float(wait_s))})
+        parts.append(_("in %(time)s at the earliest") % {"time": duration(float(wait_s))})
     return " · ".join(dict.fromkeys(parts))
 
 

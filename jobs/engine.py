@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -24,22 +24,22 @@ from jobs.bell import Listener
 from jobs.clock import clock
 from jobs.lane import LaneContext
 from jobs.lanes import Held
-from jobs.lifecycle import decide, providers
+from jobs.lifecycle import decide, outcomes, providers
 from jobs.lifecycle.record import Fact, record
 from jobs.lifecycle.recover import hand_back
 from jobs.rules import limits, rules
-from jobs.stages import fetch, poll, reconcile, submit
+from jobs.stages import fetch, health, poll, reconcile, submit
 from providers import registry
 from providers.http import Transport
 
 logger = logging.getLogger(__name__)
 
-ROOM = {"submit": 256, "poll": 512, "fetch": 24, "look": 100, "receipt": 32}
+ROOM = {"submit": 256, "poll": 512, "fetch": 24, "look": 100, "receipt": 32, "health": 8}
 GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
 SWEEP_S = 5.0
-# Looks and receipts are due every few seconds at the most: not asked for in every pass.
-_SELDOM = frozenset({"look", "receipt"})
+# Looks, receipts and free reads are due every few seconds at the most: not asked for in every pass.
+_SELDOM = frozenset({"look", "receipt", "health"})
 SELDOM_S = 1.0
 SPOOL_AFTER_S = 2.0
 
@@ -119,6 +119,9 @@ class Engine:
             case "look":
                 lost = await lane.db(reconcile.claim_looks, lane, free)
                 acts = [self._many(reconcile.look(lane, *one)) for one in lost.items()]
+            case "health":
+                due = await lane.db(health.claim_reads, lane, free)
+                acts = [health.look(lane, one) for one in due]
             case _:
                 claim, act = _ONE_BY_ONE[name]
                 acts = [self._one(act(lane, task)) for task in await lane.db(claim, lane, free)]
@@ -198,17 +201,26 @@ class Engine:
                 await asyncio.sleep(TICK_S)
         try:
             await self.lane.db(
-                self._decide, touched, [beside for _, beside in batch if beside is not None]
+                self._decide, touched, [beside for _, beside in batch if beside is not None], facts
             )
         except Error as error:
             logger.warning(
                 "engine.decide %s", error
             )  # the rows stay undecided; reconcile comes back to them
 
-    def _decide(self, job_ids: set[int], beside: list[Callable[[], None]]) -> None:
+    def _decide(
+        self,
+        job_ids: set[int],
+        beside: list[Callable[[], None]],
+        facts: Sequence[Fact] = (),
+    ) -> None:
+        now = self.lane.clock.now()
         for note in beside:
             note()
-        decide.decide(job_ids=job_ids, rules=rules(), now=self.lane.clock.now(), rng=self.rng)
+        outcomes.note_outcomes(
+            facts=facts, poll_deadline_s=self.lane.limits.poll_deadline_s, now=now
+        )
+        decide.decide(job_ids=job_ids, rules=rules(), now=now, rng=self.rng)
 
     # --- beating, sweeping, resting, draining -------------------------------------------------------------------------
 
@@ -298,6 +310,9 @@ async def run_slice(held: Held, *, stop: asyncio.Event) -> None:
     until = clock.boot() + settings.LANE_SLICE_SEC
     host = socket.gethostname()
     accounts, account_ids = await db(_accounts)
+    now = Now(db)
+    # From here on it can be told while the database is away: answers must not wait for it, nor be lost.
+    await now()
     async with Transport() as transport, Listener() as listener:
         lane = LaneContext(
             run_id=held.run_id,
@@ -311,7 +326,7 @@ async def run_slice(held: Held, *, stop: asyncio.Event) -> None:
             transport=transport,
             pictures=results.picture_process(),
             mark=lambda task_id: epoch.mark(slot=held.slot, task_id=task_id),
-            now=Now(db),
+            now=now,
             db=db,
         )
         engine = Engine(lane, stop)

@@ -5,13 +5,13 @@ design.md section 5, "Evidence about an unknown send".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from jobs.rules import ABSENCE_MARGIN_S
+from jobs.rules import ABSENCE_MARGIN_S, SEND_WINDOW_S
 from providers.contract import HistoryItem
 
 CLOCK_SKEW_S = 120.0
@@ -27,7 +27,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostSend:
-    """A task in `unknown`, with what bounds its window. `spool_clear`: its host's spool was replayed since."""
+    """A task in `unknown` (or called absent an hour ago), with what bounds its window. `spool_clear`: its host's spool was replayed since."""
 
     task_id: UUID
     model: str
@@ -37,6 +37,7 @@ class LostSend:
     absent_seen_at: datetime | None
     spool_clear: bool
     alone: bool  # no other task of ours with an overlapping window is still sending or unknown
+    concluded: bool = False  # absence was concluded before; this is the one look after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +113,17 @@ def judge(send: LostSend, listing: Listing) -> Judgement:
 
 
 def _fresh(send: LostSend, listing: Listing) -> bool:
-    """The canary: the listing already shows a task of ours that was sent later than this one could have been."""
-    listed: Collection[str] = {item.provider_id for item in listing.items}
+    """The canary: the listing already shows a task of ours that was sent later than this one could have been.
+
+    It must be listed under its own time: where the provider tells times of another zone or by a wrong clock, windows and
+    date filters miss what they should show.
+    """
+    listed = {item.provider_id: item.created_at for item in listing.items}
+    apart = timedelta(seconds=CLOCK_SKEW_S + SEND_WINDOW_S + send.deadline_s)
     return any(
-        armed_at > send.send_not_after and provider_id in listed
+        armed_at > send.send_not_after
+        and provider_id in listed
+        and ((at := listed[provider_id]) is None or abs(at - armed_at) <= apart)
         for provider_id, armed_at in listing.linked.items()
     )
 

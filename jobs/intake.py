@@ -73,6 +73,15 @@ def check_reference(text: object) -> str:
     return _clean(text, field="reference", limit=MAX_REFERENCE_CHARS)
 
 
+def numbered_reference(reference: str, at: int, many: int) -> str:
+    """The reference of the `at`-th of `many` jobs made together: one keeps it as it is, several get -1, -2, … behind it,
+    within the length that is allowed."""
+    if not reference or many == 1:
+        return reference
+    number = f"-{at}"
+    return reference[: MAX_REFERENCE_CHARS - len(number)] + number
+
+
 def check_name(text: object, *, field: str) -> str:
     """A target's, tenant's or file's name: one line, "" for none."""
     return _clean(text, field=field, limit=MAX_NAME_CHARS)

@@ -129,14 +129,15 @@ def life_mark(run_id: UUID) -> Iterator[None]:
     """Holds a locked file named after the run. The kernel drops the lock when this process dies, and only then.
 
     A pid would not do: pids come again after a restart of a container, and mean another process in the one next door.
-    A POSIX lock, because it does not pass to forked children. Where the disk can't lock, there is no mark, and a death
-    is noticed by the missing heartbeat only.
+    A POSIX lock, because it does not pass to forked children. Where the disk can't be written or can't lock, there is no
+    mark, and a death is noticed by the missing heartbeat only: answers must be read and recorded all the same.
     """
     path = _marks() / str(run_id)
     unlocked = path.with_name(f".{run_id}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with unlocked.open("wb") as file:
+    with contextlib.ExitStack() as stack:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(unlocked.open("wb"))
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Under its name only once it is locked: an unlocked mark means death.
             unlocked.rename(path)
@@ -147,8 +148,14 @@ def life_mark(run_id: UUID) -> Iterator[None]:
             yield
         finally:
             for name in (path, unlocked):
-                name.unlink(missing_ok=True)
+                _remove(name)
             _held_here.discard(run_id)
+
+
+def _remove(mark: Path) -> None:
+    # One that stays is without its lock soon, and then taken for a death of a run that has freed its slot: harmless.
+    with contextlib.suppress(OSError):
+        mark.unlink(missing_ok=True)
 
 
 def free_killed() -> int:
@@ -164,15 +171,15 @@ def free_killed() -> int:
             if run_id in _held_here:
                 continue
             file = path.open("r+b")
-        except (ValueError, FileNotFoundError):
-            continue
+        except (ValueError, OSError):
+            continue  # gone meanwhile; or the disk can't be written, then heartbeats tell
         with file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
             freed += free(run_id=run_id)
-            path.unlink(missing_ok=True)
+            _remove(path)
     return freed
 
 

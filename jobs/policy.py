@@ -152,6 +152,9 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
         _deliver(job, decision)
     elif movable:
         _move(job, decision, step=step, blocked_by=blocking)
+    elif job.state is JobState.PENDING and (kind := _for_a_person(job, decision)) is not None:
+        # An earlier send, released as free, turned out otherwise: nothing is sent while a person looks.
+        decision.state, decision.reason = JobState.MANUAL, kind
     return decision
 
 
@@ -177,12 +180,7 @@ def _move(
     job: JobView, decision: Decision, *, step: Step | None, blocked_by: TaskView | None
 ) -> None:
     """Set the state of a job that is under way: a person's turn, the provider's, or the next send's."""
-    open_after = (job.open_cases - set(decision.close)) | {
-        (case.kind, case.task_id) for case in decision.open
-    }
-    for_a_person = next(
-        (kind for kind, _ in sorted(open_after, key=str) if kind in BLOCKING_CASES), None
-    )
+    for_a_person = _for_a_person(job, decision)
     if step is not None:
         decision.target_id, decision.wait_s = step.target_id, step.wait_s
         decision.reason, decision.text = step.reason, step.text
@@ -198,6 +196,14 @@ def _move(
             decision.state, decision.reason = JobState.ACTIVE, "going_on"
     else:
         decision.state, decision.reason = JobState.PENDING, "going_on"
+
+
+def _for_a_person(job: JobView, decision: Decision) -> CaseKind | None:
+    """The open case, once this decision is written, that makes the job a person's turn."""
+    open_after = (job.open_cases - set(decision.close)) | {
+        (case.kind, case.task_id) for case in decision.open
+    }
+    return next((kind for kind, _ in sorted(open_after, key=str) if kind in BLOCKING_CASES), None)
 
 
 # --- releasing --------------------------------------------------------------------------------------------------------
@@ -330,11 +336,11 @@ def _failed_here(task: TaskView) -> bool:
 def free_wait_s(*, attempt: int, told_s: float | None, rng: random.Random) -> float:
     """Seconds before the same target is asked again; never less than the provider told, with positive jitter only.
 
-    Where nothing was told: full jitter below 1, 2, 4 … 30 s, and never under a tenth of a second.
+    Where nothing was told, or no wait at all: full jitter below 1, 2, 4 … 30 s, and never under a tenth of a second.
     """
-    if told_s is not None:
+    if told_s:
         return told_s + rng.uniform(0, JITTER_S)
-    ceiling = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** (attempt - 1))
+    ceiling = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** min(attempt - 1, 20))
     return rng.uniform(0.1, max(ceiling, 0.2)) + rng.uniform(0, JITTER_S)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,11 @@ from jobs.states import JobState
 
 if TYPE_CHECKING:
     from jobs.models import Job, ProviderTask  # noqa: F401  named in the strings below
+
+# What the trigram index of prompts can find: three letters or digits in a row. Anything shorter would be looked for in
+# every prompt there is, so it is looked for in the newest jobs only.
+_TRIGRAM = re.compile(r"[^\W_]{3}")
+SHORT_WORDS_AMONG = 10_000
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -29,16 +35,24 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(pk=pk, state__in=states).update(state=new, **fields) == 1
 
     def search(self, words: str) -> JobQuerySet:
-        """By reference (prefix), provider id (exact), job number, or words of the prompt."""
+        """By reference (prefix), provider id (exact), job number, or words of the prompt.
+
+        Conditions on the job's own columns only, each with an index: PostgreSQL then reads those indexes for a rare word
+        and the newest jobs first for a common one. The few jobs of a provider id are looked up before, because a join or
+        a subquery in an OR would take that choice away.
+        """
         words = words.strip()
-        found = (
-            Q(reference__startswith=words)
-            | Q(tasks__provider_id=words)
-            | Q(prompt__icontains=words)
-        )
-        if words.lstrip("#").isdigit() and len(words) < 18:
-            found |= Q(pk=int(words.lstrip("#")))
-        return self.filter(found).distinct()
+        number = words.lstrip("#")
+        jobs = self.model._default_manager  # noqa: SLF001  Django's documented name
+        numbers = set(jobs.filter(tasks__provider_id=words).values_list("pk", flat=True)[:100])
+        if number.isdecimal() and len(number) < 18:
+            numbers.add(int(number))
+        in_prompt = Q(prompt__icontains=words)
+        if not _TRIGRAM.search(words):
+            newest = jobs.order_by("-pk").values_list("pk", flat=True).first() or 0
+            in_prompt &= Q(pk__gt=newest - SHORT_WORDS_AMONG)
+        by_reference = Q(reference__startswith=words) & ~Q(reference="")
+        return self.filter(by_reference | Q(pk__in=numbers) | in_prompt)
 
 
 class TaskQuerySet(models.QuerySet["ProviderTask"]):

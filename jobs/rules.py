@@ -12,6 +12,8 @@ from jobs.policy import Rules
 SEND_WINDOW_S = 10.0
 # Beyond fence, deadline and lag, before absence is concluded (design.md, section 4, zombies).
 ABSENCE_MARGIN_S = 10.0
+# After so many failed downloads a person is told.
+FETCH_TRIES = 8
 # A failed verdict is asked what it cost this often.
 RECEIPT_EVERY_S = 30.0
 
@@ -28,6 +30,8 @@ class Limits:
     post_deadline_s: float
     exposure_prices: int
     price_ceiling_factor: float
+    patience_s: float = 120.0
+    fallback_on: frozenset[str] = frozenset()
 
 
 def rules() -> Rules:
@@ -49,4 +53,6 @@ def limits() -> Limits:
         post_deadline_s=settings.POST_DEADLINE_SEC,
         exposure_prices=settings.EXPOSURE_LIMIT_PRICES,
         price_ceiling_factor=settings.PRICE_CEILING_FACTOR,
+        patience_s=settings.JOB_PATIENCE_SEC,
+        fallback_on=settings.FALLBACK_ON,
     )

@@ -68,7 +68,11 @@ def replay(*, host: str, now: datetime) -> set[int]:
             clear = False  # perhaps readable the next time
             continue
         touched |= record(facts=[fact])
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            # Recorded again the next time, which changes nothing.
+            logger.warning("spool.not_removed %s", error)
     if any(_folder().glob("*.bad")):
         clear = False
     if clear:

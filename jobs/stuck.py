@@ -17,9 +17,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from jobs.lanes import DEAD_AFTER_S
-from jobs.rules import ABSENCE_MARGIN_S
+from jobs.rooms import rooms
+from jobs.rules import ABSENCE_MARGIN_S, FETCH_TRIES
 from jobs.states import BLOCKING_CASES
 from providers import registry
+from providers.models import Account, Target
 
 LATE_S = 90.0
 
@@ -69,10 +71,7 @@ flying AS (
 closed_target AS (
   SELECT t.id FROM providers_target t
   WHERE NOT t.enabled OR t.stopped_at IS NOT NULL
-    OR EXISTS (
-      SELECT FROM providers_providerstate s JOIN providers_account a ON a.id = s.account_id
-      WHERE a.provider = t.provider AND s.model IN ('', t.model) AND a.fingerprint = ANY(%(fingerprints)s)
-        AND (s.state = 'paused' OR s.blocked_until > %(now)s))
+    OR t.id = ANY(%(shut)s)
     OR t.max_in_flight <= (SELECT count(*) FROM flying f WHERE f.target_id = t.id)
     OR (
       SELECT coalesce(sum(k.estimated_cost), 0) FROM jobs_providertask k
@@ -105,7 +104,8 @@ task AS (
       THEN 'send_left'
     WHEN least(t.next_poll_at, t.next_fetch_at, t.next_look_at, t.next_receipt_at) <= %(late)s THEN 'overdue'
     WHEN t.state = 'accepted' AND t.next_poll_at IS NULL THEN 'no_poll'
-    WHEN t.state = 'completed' AND t.next_fetch_at IS NULL AND NOT settled.by_person THEN 'no_fetch'
+    WHEN t.state = 'completed' AND t.next_fetch_at IS NULL AND NOT settled.by_person
+      AND NOT (t.released_by IN ('person', 'standing') AND t.fetch_failures >= %(tries)s) THEN 'no_fetch'
     WHEN t.released_by IN ('person', 'standing') OR settled.by_person THEN NULL
     WHEN t.state = 'unknown' AND t.next_look_at IS NULL THEN 'no_look'
     WHEN t.state = 'failed' AND t.charge = 'possible' AND t.next_receipt_at IS NULL THEN 'no_receipt'
@@ -155,20 +155,38 @@ ORDER BY 1, 3, 2
 
 def stuck(*, now: datetime) -> list[Stuck]:
     """Every row that breaks P6, jobs first; an empty list where all is well."""
+    fingerprints = _fingerprints()
+    flight = now - timedelta(seconds=settings.POLL_DEADLINE_SEC)
     values: dict[str, Any] = {
         "now": now,
         "late": now - timedelta(seconds=LATE_S),
         "beat": now - timedelta(seconds=DEAD_AFTER_S),
-        "flight": now - timedelta(seconds=settings.POLL_DEADLINE_SEC),
+        "flight": flight,
         "margin": ABSENCE_MARGIN_S,
+        "tries": FETCH_TRIES,
         "concurrency": settings.WORKER_CONCURRENCY,
         "exposure": settings.EXPOSURE_LIMIT_PRICES,
-        "fingerprints": _fingerprints(),
+        "fingerprints": fingerprints,
+        "shut": _shut(fingerprints, late=flight, now=now),
         "blocking": [kind.value for kind in BLOCKING_CASES],
     }
     with connection.cursor() as cursor:
         cursor.execute(_OFFENDERS, values)
         return [Stuck(kind=kind, id=pk, code=code) for kind, pk, code in cursor.fetchall()]
+
+
+def _shut(fingerprints: list[str], *, late: datetime, now: datetime) -> list[int]:
+    """Targets of which a breaker, a block, a pause or a used-up window takes nothing now."""
+    accounts = dict(
+        Account.objects.filter(fingerprint__in=fingerprints).values_list("provider", "pk")
+    )
+    targets = {
+        pk: (accounts[provider], model)
+        for pk, provider, model in Target.objects.values_list("pk", "provider", "model")
+        if provider in accounts
+    }
+    found = rooms(targets=targets, late=late, patience_s=0.0, now=now)
+    return [pk for pk in targets if found.left(pk) == 0]
 
 
 def _fingerprints() -> list[str]:

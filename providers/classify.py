@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from providers import patterns as say
+from providers import scarcity as lack
 from providers import waits
 from providers.contract import Answer, Charge, FailureClass, NoAnswer, Refusal, Scope
 from providers.evidence import Evidence
@@ -32,12 +33,13 @@ _UNKNOWN = FailureClass.UNKNOWN
 # Refusals of a request that was looked at and turned away, and never begun.
 _REFUSING = frozenset({400, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 422, 431, 451})
 # The request may be running: whatever the text says, nothing is free.
-_OUTCOME_OPEN = frozenset({408, 424, 425, 499})
+_OUTCOME_OPEN = frozenset({408, 424, 425, 499, 504, 524})
 # Refusing by their meaning, but the request may stand in conflict with one that was accepted.
 _CONFLICTING = frozenset({409, 412, 423, 428})
+# The only 5xx by which a provider without room turns away what it has not begun.
+_TURNS_AWAY = frozenset({503, 529})
 # Asked elsewhere, not handled here. (302 and 303 may follow on work done.)
 _MOVED = frozenset({301, 307, 308})
-_NO_ROOM = frozenset({400, 403, 404, 429, 503, 529})
 _DAY_NAME = re.compile(
     r"(?i)per[-_]?(?:model[-_]?per[-_]?)?(?:day|week|month)(?![a-z])|PerDay|PerWeek|PerMonth"
 )
@@ -108,9 +110,7 @@ def classify(
     evidence = take_apart(answer)
     wait_s = waits.told(evidence, now=now)
     meaning = _meaning(evidence, rules, wait_s)
-    free = meaning.free and not (
-        evidence.started or evidence.status in _OUTCOME_OPEN or meaning.failure is _UNKNOWN
-    )
+    free = meaning.free and not _may_have_begun(evidence, meaning.failure)
     return Refusal(
         failure=meaning.failure,
         charge=Charge.NONE if free else Charge.POSSIBLE,
@@ -134,6 +134,19 @@ def code(evidence: Evidence) -> str:
     """The machine word that tells most: the first that is not just the status again."""
     words = [word for word in evidence.codes if not word.isdigit()] or list(evidence.codes)
     return sanitise(redact_text(words[0]), limit=80) if words else ""
+
+
+def _may_have_begun(evidence: Evidence, failure: FailureClass) -> bool:
+    """Whether work may have been begun, however sure the meaning of the answer is."""
+    if evidence.started or evidence.status in _OUTCOME_OPEN or failure is _UNKNOWN:
+        return True
+    if evidence.status < 500:
+        return False
+    if say.TIMEOUT.search(evidence.said) or say.BEGUN.search(evidence.said):
+        return True
+    if evidence.status in _TURNS_AWAY or evidence.inner in (402, 429):
+        return False
+    return lack.REFUSED_OUTRIGHT.search(evidence.said) is None
 
 
 def _unanswered(answer: NoAnswer) -> Refusal:
@@ -200,14 +213,13 @@ def _of_words(evidence: Evidence, status: int, wait_s: float | None) -> Meaning 
     if say.MODERATION.search(said):
         drawn = say.AFTER_DRAWING.search(said) is not None
         return Meaning(_REJECTED, free=refused_free and not drawn)
-    if say.NOT_IN_PLAN.search(said):
+    if lack.NOT_IN_PLAN.search(said):
         return Meaning(_REJECTED, free=refused_free, target_stops=True)
     if _about_money(said, wait_s):
         return Meaning(_QUOTA, free=True, scope=None)
-    if say.OVERLOAD.search(said) and not _is_limit_of_ours(said):
+    if lack.OVERLOAD.search(said) and not _is_limit_of_ours(said):
         begun = say.TIMEOUT.search(said) is not None
-        roomless = evidence.status in _NO_ROOM or evidence.status < 300
-        return Meaning(_DOWN, free=roomless and not begun)
+        return Meaning(_DOWN, free=_turns_away(evidence.status) and not begun)
     limit = _of_limits(evidence, status, wait_s)
     if limit is not None:
         return limit
@@ -221,33 +233,48 @@ def _of_words(evidence: Evidence, status: int, wait_s: float | None) -> Meaning 
 def _transient(evidence: Evidence) -> bool:
     """A 402 that only says "your credit is held by calls in flight": it names them, or gives a short Retry-After."""
     wait_s = waits.header_wait(evidence.headers)
-    return say.IN_FLIGHT.search(evidence.said) is not None or (
+    return lack.IN_FLIGHT.search(evidence.said) is not None or (
         wait_s is not None and wait_s < SHORT_WAIT_S
     )
 
 
 def _about_money(said: str, wait_s: float | None) -> bool:
-    if say.SURE_QUOTA.search(said) or say.MONEY.search(said):
+    if lack.SURE_QUOTA.search(said):
         return True
-    fast = say.RATE.search(said) and (
-        say.SHORT_WINDOW.search(said) or (wait_s is not None and wait_s < SHORT_WAIT_S)
-    )
-    return say.MONEY_ADVICE.search(said) is not None and not fast
+    soon = wait_s is not None and wait_s < SHORT_WAIT_S
+    fast = lack.RATE.search(said) is not None
+    if lack.MONEY.search(said):  # "your per-minute budget, retry in 18s" is speed
+        return not (fast and soon and lack.PER_MOMENT.search(said))
+    return lack.MONEY_ADVICE.search(said) is not None and not (fast and (soon or _is_short(said)))
+
+
+def _is_short(said: str) -> bool:
+    """A limit on speed or on what runs at once."""
+    return lack.PER_MOMENT.search(said) is not None or lack.AT_ONCE.search(said) is not None
+
+
+def _turns_away(status: int) -> bool:
+    """Whether a provider without room answers so before it begins."""
+    if status >= 500:
+        return status in _TURNS_AWAY
+    return status not in _OUTCOME_OPEN and status not in _CONFLICTING
 
 
 def _is_limit_of_ours(said: str) -> bool:
-    """Words of load inside a message about our own limit."""
-    return say.CAP.search(said) is not None and say.LONG_WINDOW.search(said) is not None
+    """Words of load inside a message about our own limit: so many a day of a quota, or so many a minute."""
+    if lack.CAP.search(said) and lack.LONG_WINDOW.search(said):
+        return True
+    return lack.RATE.search(said) is not None and lack.PER_MOMENT.search(said) is not None
 
 
 def _of_limits(evidence: Evidence, status: int, wait_s: float | None) -> Meaning | None:
     said = evidence.said
-    cap = say.CAP.search(said) is not None
-    fast = say.RATE.search(said) is not None
+    cap = lack.CAP.search(said) is not None
+    fast = lack.RATE.search(said) is not None
     if not (cap or fast or status == 429):
         return None
-    long_window = say.LONG_WINDOW.search(said) is not None
-    short_window = say.SHORT_WINDOW.search(said) is not None
+    long_window = lack.LONG_WINDOW.search(said) is not None
+    short_window = _is_short(said)
     # A bucket named like an identifier ("GenerateRequestsPerDay…") tells a short wait that only means "one more try".
     named_day = _DAY_NAME.search(" ".join((*evidence.codes, evidence.raw))) is not None
     if named_day or "limit: 0" in f"{said} ".replace("limit: 0.", ""):
@@ -304,7 +331,8 @@ def _of_status(evidence: Evidence, status: int) -> Meaning | None:
         return Meaning(_DOWN)
     if status in _REFUSING:
         missing = status in (404, 405) and not say.ONE_JOBS_OWN.search(said)
-        return Meaning(_REJECTED, free=evidence.status < 500, target_stops=missing)
+        free = evidence.status < 500 and not say.NOTHING_CAME.search(said)
+        return Meaning(_REJECTED, free=free, target_stops=missing)
     if status in _CONFLICTING:
         return Meaning(_REJECTED)
     if status == 529:
@@ -316,6 +344,6 @@ def _of_status(evidence: Evidence, status: int) -> Meaning | None:
 
 def _scope(evidence: Evidence, failure: FailureClass) -> Scope:
     """What a wait or an outage applies to. Money and keys are the account's."""
-    if failure in (_RATE, _QUOTA, _DOWN) and say.ONE_MODEL.search(evidence.said):
-        return Scope.ACCOUNT if say.MONEY.search(evidence.said) else Scope.MODEL
+    if failure in (_RATE, _QUOTA, _DOWN) and lack.ONE_MODEL.search(evidence.said):
+        return Scope.ACCOUNT if lack.MONEY.search(evidence.said) else Scope.MODEL
     return Scope.ACCOUNT

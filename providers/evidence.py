@@ -34,20 +34,27 @@ _ECHO = _names(
 )
 _CODES = _names(
     """code type reason status state errortype errorcode errcode name limitsource failcode quotaid quotametric kind
-    subject statuscode ratelimittype limittype limitname retcode subcode category"""
+    subject statuscode ratelimittype limittype limitname retcode subcode category failurecode blockreason"""
 )
 _SENTENCES = _names(
     """message msg detail details description error errors errormessage errormsg errordescription errmsg raw title
     failmsg failreason failurereason statusmessage statusmsg remedyhint hint info cause exception explanation
-    localizedmessage note fault reasonphrase quotaid quotametric errordetail basresp"""
+    localizedmessage note fault reasonphrase quotaid quotametric errordetail basresp failure failuremessage messege"""
 )
 _ERROR_KEYS = _names(
     """error errors errormessage errormsg errcode errorcode failcode failmsg failreason detail fault exception
-    errordescription errortype"""
+    errordescription errortype failure failurecode failurereason"""
 )
 _TASK_IDS = ("id", "task_id", "taskId", "generation_id", "generationId")
 _STATES = ("status", "state", "task_status", "taskStatus")
-_ENDED = _names("failed fail failure cancelled canceled aborted")
+_ENDED = re.compile(
+    r"(?:\w+ )?(?:fail|failed|failure|cancell?ed|aborted|expired|nsfw|moderated|timed?[ _-]?out)",
+    re.IGNORECASE,
+)
+_BAD_STATE = re.compile(
+    r"error|fail|nsfw|moderat|reject|denied|block|abort|expire|cancel|time[d-]?[ _-]?out",
+    re.IGNORECASE,
+)
 _WRAPPERS = ("data", "output", "result", "response", "task")
 
 _URL = re.compile(r"\b(?:https?://|www\.)[^\s\"'<>)\]}]+", re.IGNORECASE)
@@ -219,7 +226,7 @@ class _Gathered:
         if key in _CODES and isinstance(value, int | str):
             word = str(value)[:200] if isinstance(value, str) else f"{value:.0f}"[:20]
             self._code(word)
-        if isinstance(value, str) and key in _SENTENCES:
+        if isinstance(value, str) and (key in _SENTENCES or key.endswith(("msg", "message"))):
             inside = _embedded(value)
             if inside is not None:
                 self.walk(inside, key=key, depth=depth + 1)
@@ -247,8 +254,8 @@ def _speaks_of_error(document: Any) -> bool:
             return True
         if folded in ("success", "ok") and value is False:
             return True
-        if folded == "status" and (
-            value is False or value in ("error", "failed", "fail", "failure")
+        if folded in ("status", "state", "taskstatus") and (
+            value is False or (isinstance(value, str) and _BAD_STATE.search(value))
         ):
             return True
         if folded in ("code", "status", "statuscode", "retcode") and _is_error_number(value):
@@ -283,8 +290,10 @@ def _has_begun(document: Any, status: int) -> bool:
         return False
     inside = [document.get(name) for name in _WRAPPERS]
     places = [document, *(place for place in inside if isinstance(place, dict))]
+    if document.get("done") is True:  # a long-running operation of Google's that is over
+        return True
     named = any(place.get(name) for place in places for name in _TASK_IDS)
-    ended = any(str(place.get(name)).lower() in _ENDED for place in places for name in _STATES)
+    ended = any(_ENDED.fullmatch(str(place.get(name))) for place in places for name in _STATES)
     if status >= 300:
         return named and ended
     return named or ended or any(name in document for name in ("choices", "candidates"))

@@ -35,6 +35,7 @@ TEST_ROOT = (
 )
 
 MIB = 1024 * 1024
+TEST_PREFIX = "pg-test-"  # only such folders are ever deleted
 _SPACE_TEST = 512 * MIB
 START_S = 120.0  # a crash recovery of at most max_wal_size included
 _SOCKET_PATH_MAX = 103  # bytes on macOS, 107 on Linux
@@ -193,18 +194,22 @@ def short_socket(folder: Path) -> str:
 
 def _test_folder() -> Path:
     """The folder of this test run: the one a parent process made, or a new one. Also deletes what killed runs left."""
-    if TEST_ROOT in os.environ:
-        return Path(os.environ[TEST_ROOT])
+    if told := os.environ.get(TEST_ROOT):
+        folder = Path(told)
+        # It is deleted in the end, so it must be one of ours: an empty text would be the root folder by then.
+        if not folder.is_absolute() or not folder.name.startswith(TEST_PREFIX):
+            raise EmbeddedError(f"{TEST_ROOT} is {told!r}, no folder of a test run. Unset it.")
+        return folder
     memory = Path("/dev/shm")  # noqa: S108
     places = [place for place in (memory, Path(tempfile.gettempdir())) if os.access(place, os.W_OK)]
-    for left in (left for place in places for left in place.glob("pg-test-*")):
+    for left in (left for place in places for left in place.glob(f"{TEST_PREFIX}*")):
         with contextlib.suppress(OSError):
             mine = left.lstat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > 60
             if mine and not _is_held(left / "keeper.lock") and _is_free(left / "users.lock"):
                 shutil.rmtree(left, ignore_errors=True)
     for place in places:
         if shutil.disk_usage(place).free >= _SPACE_TEST:
-            os.environ[TEST_ROOT] = tempfile.mkdtemp(prefix="pg-test-", dir=place)
+            os.environ[TEST_ROOT] = tempfile.mkdtemp(prefix=TEST_PREFIX, dir=place)
             return Path(os.environ[TEST_ROOT])
     raise EmbeddedError(
         f"The tests need {_SPACE_TEST // MIB} MB free in {' or '.join(map(str, places))}. Make room there, {WAY_OUT}."

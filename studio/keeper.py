@@ -31,6 +31,7 @@ from studio.embedded import (
     NAME,
     PORT,
     START_S,
+    TEST_PREFIX,
     USER,
     WAY_OUT,
     EmbeddedError,
@@ -121,7 +122,7 @@ class Keeper:
                     self.server.wait(patience_s)
                     break
         self._sweep()
-        if self.test:
+        if self.test and self.folder.is_absolute() and self.folder.name.startswith(TEST_PREFIX):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # The server
@@ -374,6 +375,9 @@ def _keep(keeper: Keeper, tell: Callable[[str], None]) -> None:
 def main() -> int:
     """Split: this half tells the caller how the start went, the other stays as the keeper."""
     folder, programs, mode = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    if not folder.is_absolute():  # below, the current folder becomes the root folder
+        sys.stderr.write(f"The keeper needs an absolute folder, not {str(folder)!r}.")
+        return 1
     hears, tells = os.pipe()
     if os.fork() > 0:
         os.close(tells)

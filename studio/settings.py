@@ -86,6 +86,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "django.contrib.postgres",  # indexes with an operator class
     "django.contrib.staticfiles",
     "django_q",
 ]
@@ -291,8 +292,13 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 32 * 1024 * 1024
 # --- language, time, sessions -----------------------------------------------------------------------------------------
 
 LANGUAGE_CODE = "en"
-LANGUAGES = [("en", _("English")), ("ru", _("Russian")), ("fa", _("Persian"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
+# A language is offered once its words are compiled: Django's own alone would make pages half translated.
+LANGUAGES = [
+    (code, name)
+    for code, name in (("en", _("English")), ("ru", _("Russian")), ("fa", _("Persian")))
+    if code == LANGUAGE_CODE or (BASE_DIR / f"locale/{code}/LC_MESSAGES/django.mo").is_file()
+]
 USE_I18N = True
 USE_TZ = True
 TIME_ZONE = env.str("TIME_ZONE", default="UTC")
@@ -318,6 +324,8 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
     "loggers": {
         "jobs": {"level": env.str("LOG_LEVEL", default="INFO")},
+        # Refused and unknown pages are the visitor's; each would leave a warning with a traceback.
+        "django.request": {"level": "ERROR"},
         "httpx": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
     },

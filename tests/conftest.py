@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 from PIL import Image
 
@@ -21,6 +22,11 @@ for name in (
     "AI_MODEL_FALLBACK",
 ):
     os.environ[name] = ""
+
+# No example is judged by its time: the machine may be busy. HYPOTHESIS_PROFILE=long looks for fifty times as long.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=5000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 _DATABASE_FIXTURES = {
     "db",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -69,19 +68,20 @@ _PAINTER = Painter()
 
 
 class OffsetClock(Clock):
-    """The real clocks, moved on by hand."""
+    """The real clocks as they stood at the start, moved on by hand only: a slow machine changes nothing."""
 
     def __init__(self) -> None:
         self.offset_s = 0.0
+        self._boot, self._now = Clock().both()
 
     def now(self) -> datetime:
-        return super().now() + timedelta(seconds=self.offset_s)
+        return self._now + timedelta(seconds=self.offset_s)
 
     def boot(self) -> float:
-        return super().boot() + self.offset_s
+        return self._boot + self.offset_s
 
     def unix(self) -> float:
-        return time.time() + self.offset_s
+        return self.now().timestamp()
 
     def advance(self, seconds: float) -> None:
         self.offset_s += seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -223,14 +224,18 @@ def test_the_list_tells_money_known_and_possible_and_why_a_job_waits(root: Clien
     assert "next in line" in page
 
 
-def test_a_job_older_than_the_timeout_is_marked_late_on_its_list_and_page(root: Client) -> None:
+def test_a_job_sent_longer_ago_than_the_timeout_is_marked_late_on_its_list_and_page(
+    root: Client,
+) -> None:
     now = clock.now()
-    job = factories.job(now, created_at=now - timedelta(hours=2))
+    waiting = factories.job(now, created_at=now - timedelta(hours=2))
     late = "<span>late</span>"
+    assert late not in _page(root, _list())
+    job = factories.job(now, JobState.ACTIVE, created_at=now - timedelta(hours=2))
+    factories.lost(job, now, armed_at=now - timedelta(hours=1))
     assert late in _page(root, _list())
     assert late in _page(root, reverse("admin:jobs_job_change", args=[job.pk]))
-    young = factories.job(now)
-    assert late not in _page(root, reverse("admin:jobs_job_change", args=[young.pk]))
+    assert late not in _page(root, reverse("admin:jobs_job_change", args=[waiting.pk]))
 
 
 def test_a_lost_send_is_told_with_its_money_and_what_the_machine_does(root: Client) -> None:
@@ -289,7 +294,19 @@ def test_people_see_only_the_places_they_may_open() -> None:
     assert reverse("admin:jobs_job_changelist") not in _page(nobody, reverse("admin:index"))
 
 
-def test_persian_pages_run_from_right_to_left(root: Client) -> None:
+def test_a_language_is_offered_once_its_words_are_compiled(root: Client, settings: Any) -> None:
+    for code, _name in settings.LANGUAGES:
+        assert (
+            code == "en" or (settings.BASE_DIR / f"locale/{code}/LC_MESSAGES/django.mo").is_file()
+        )
+    settings.LANGUAGES = [("en", "English")]
+    assert reverse("set_language") not in _page(root, _list())
+    settings.LANGUAGES = [("en", "English"), ("fa", "Persian")]
+    assert reverse("set_language") in _page(root, _list())
+
+
+def test_persian_pages_run_from_right_to_left(root: Client, settings: Any) -> None:
+    settings.LANGUAGES = [("en", "English"), ("fa", "Persian")]
     factories.everything(clock.now())
     root.post(reverse("set_language"), {"language": "fa"})
     assert '<html lang="fa" dir="rtl">' in _page(root, _list())
@@ -308,3 +325,11 @@ def test_jobs_are_counted_by_state_on_the_index(root: Client) -> None:
     assert shown["needs a person"] == str(Job.objects.filter(state="manual").count())
     assert shown["succeeded"] == str(Job.objects.filter(state="succeeded").count())
     assert response.context["case_count"] == Case.objects.filter(resolved_at__isnull=True).count()
+
+
+def test_a_refused_page_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert logging.getLogger("django.request").level == logging.ERROR
+    client = Client()
+    client.force_login(factories.staff(Role.VIEWER))
+    assert client.get(reverse("admin:jobs_job_add")).status_code == 403
+    assert [record for record in caplog.records if record.exc_info] == []

@@ -69,6 +69,7 @@ def test_more_lanes_need_more_workers(settings: LazySettings) -> None:
     assert "desk.E001" in ids()
 
 
+@pytest.mark.condition("R40")
 def test_a_longer_call_needs_a_longer_timeout(settings: LazySettings) -> None:
     settings.POST_DEADLINE_SEC = 600
     assert "desk.E004" in ids()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers import waits
+from providers import sentences, waits
 from providers.classify import classify
 from providers.contract import Answer, Charge, FailureClass
 
@@ -42,6 +42,7 @@ def test_retry_after_in_seconds(value: str, told: float) -> None:
     assert wait({"retry-after": value}) == told
 
 
+@pytest.mark.condition("R16")
 def test_a_date_counts_from_the_answers_own_date_r16() -> None:
     """R16: Retry-After as HTTP date on a 429."""
     assert wait({"retry-after": "Wed, 31 Dec 2025 22:02:00 GMT", "date": DATE}) == 120
@@ -50,6 +51,7 @@ def test_a_date_counts_from_the_answers_own_date_r16() -> None:
     assert wait({"retry-after": "Wed, 31 Dec 2025 22:02:00 GMT"}, now=now) == 60
 
 
+@pytest.mark.condition("R18")
 @pytest.mark.parametrize(
     "value", ["-5", "-0.1", "Wed, 31 Dec 2025 21:59:00 GMT", "Wed, 21 Oct 2015 07:28:00 GMT"]
 )
@@ -58,6 +60,7 @@ def test_negative_and_past_waits_are_absent_r18(value: str) -> None:
     assert wait({"retry-after": value, "date": DATE}) is None
 
 
+@pytest.mark.condition("R19")
 @pytest.mark.parametrize(
     "value",
     [
@@ -85,11 +88,13 @@ def test_junk_is_absent_and_raises_nothing_r19(value: str) -> None:
     assert wait({"retry-after": value, "date": DATE}) is None
 
 
+@pytest.mark.condition("R22")
 def test_each_answer_tells_its_own_wait_r22() -> None:
     """R22: a loop kept using the wait of the first refusal."""
     assert [wait({"retry-after": str(told)}) for told in (3, 30, 74)] == [3, 30, 74]
 
 
+@pytest.mark.condition("R23")
 def test_body_hints_come_after_headers_r23() -> None:
     """R23: no header, retryDelay "52s" and "retry in 52.454646382s" in the body."""
     body = {
@@ -104,6 +109,7 @@ def test_body_hints_come_after_headers_r23() -> None:
     assert wait({"retry-after": "9"}, body) == 9
 
 
+@pytest.mark.condition("R25")
 def test_an_epoch_is_told_by_its_magnitude_and_past_is_absent_r25() -> None:
     """R25: X-RateLimit-Reset as epoch was used as seconds; a past one stalled the client."""
     for value, told in (
@@ -124,6 +130,10 @@ def test_the_finer_header_goes_first() -> None:
     assert wait({"retry-after-ms": "junk", "retry-after": "2"}) == 2
 
 
+def test_a_field_in_milliseconds_goes_before_one_in_seconds() -> None:
+    assert wait(body={"error": {"retry_after": 2, "retry_after_ms": 1500}}) == 1.5
+
+
 def test_the_reset_of_the_exhausted_bucket_counts() -> None:
     headers = {
         "x-ratelimit-remaining-requests": "50",
@@ -134,6 +144,38 @@ def test_the_reset_of_the_exhausted_bucket_counts() -> None:
     assert wait(headers) == 360
     headers["x-ratelimit-remaining-tokens"] = "7"
     assert wait(headers) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('"default";r=0;t=30', 30),
+        ('"daily";r=120;t=3600, "burst";r=0;t=12', 12),
+        ('"minute";r=0;t=40, "day";r=0;t=7200', 7200),
+        ('"default";r=5;t=30', None),
+        ("limit=100, remaining=0, reset=42", 42),
+        ("limit=100, remaining=3, reset=42", None),
+        ('"default";r=0;t=99999999', None),
+        ('"default";r=0;t=-5', None),
+        ("r=0;t=", None),
+    ],
+)
+def test_the_standard_ratelimit_field_in_both_drafts(value: str, told: float | None) -> None:
+    assert wait({"ratelimit": value}) == told
+
+
+def test_the_reset_headers_of_several_houses() -> None:
+    anthropic = {
+        "date": DATE,
+        "anthropic-ratelimit-requests-remaining": "0",
+        "anthropic-ratelimit-requests-reset": "2025-12-31T22:00:25Z",
+        "anthropic-ratelimit-tokens-remaining": "9000",
+        "anthropic-ratelimit-tokens-reset": "2025-12-31T22:05:00Z",
+    }
+    assert wait(anthropic) == 25
+    assert wait({"x-ratelimit-remaining": "0", "x-ratelimit-reset-after": "1.5"}) == 1.5
+    assert wait({"ratelimit-remaining": "0", "ratelimit-reset": "31"}) == 31
+    assert wait({"x-msh-retry-after": "4"}) == 4
 
 
 @pytest.mark.parametrize(
@@ -148,6 +190,13 @@ def test_the_reset_of_the_exhausted_bucket_counts() -> None:
         ("quotaResetDelay", "539.477544ms", 0.539477544),
         ("resets_at", EPOCH + 60, 60),
         ("reset_at", "2025-12-31T22:01:00.000Z", 60),
+        ("retryAfterMs", 4200, 4.2),
+        ("retry_after_seconds", 17, 17),
+        ("retry_after_minutes", 5, 300),
+        ("retry_after", "2025-12-31T22:01:10Z", 70),
+        ("rateLimitNext", "2025-12-31T22:00:49.123456Z", 49),
+        ("retry_count", 3, None),
+        ("max_retries", 3, None),
         ("retry_after", -1, None),
         ("retry_after", True, None),
         ("retry_after", 1e300, None),
@@ -189,7 +238,45 @@ def test_machine_fields_of_a_body(field: str, value: Any, told: float | None) ->
         ("请等待5分钟后重试", 300),
         ("将在 2026-01-01 06:10:00 重置", 600),
         ("10秒後に再試行してください", 10),
+        ("Weekly usage limit reached. Resets in 6hr 29min.", 23_340),
+        ("Retry in 1,200 seconds", 1200),
+        ("Please try again after a minute.", 60),
+        ("Try again in half an hour", 1800),
+        ("You can submit the request after 49 seconds", 49),
+        ("150 requests within a 10 second period; you are timed out for 60 seconds", 60),
+        ("Rate limit of 50 per 86400s exceeded. Please wait 48236 seconds", 48_236),
+        ("Попробуйте ещё раз через минуту", 60),
+        ("Следующая генерация будет доступна через 5 ч 12 мин", 18_720),
+        ("Повторите через 30 сек", 30),
+        ("следующий запрос через полминуты", 30),
+        ("۵ دقیقه دیگر دوباره تلاش کنید", 300),
+        ("محدودیت ۱۰ درخواست در دقیقه؛ ۲۵ ثانیه دیگر مجددا تلاش کنید", 25),
+        ("۲ ساعت و ۳۰ دقیقه دیگر تلاش کنید", 9000),
+        ("يرجى الانتظار 15 دقيقة قبل المحاولة مجددا", 900),
+        ("انتظر دقيقتين ثم حاول مجددًا", 120),
+        ("请等待1分30秒后再试", 90),
+        ("一分钟后重试", 60),
+        ("20초 후에 다시 시도해 주세요", 20),
+        ("Veuillez réessayer après 20 secondes.", 20),
+        ("Inténtalo de nuevo en 45 segundos.", 45),
+        ("Bitte versuchen Sie es in 2 Minuten erneut.", 120),
+        ("Lütfen 30 saniye sonra tekrar deneyin.", 30),
+        ("riprova tra 10 secondi", 10),
+        ("Tente novamente em 1 minuto.", 60),
         ("Limit: 10 requests in 60 seconds", None),
+        ("10 requests in 60 seconds are allowed, try again later", None),
+        ("Only 10 requests per 60 seconds; wait and retry", None),
+        ("If you created it within the last 5 minutes, please wait a moment and retry", None),
+        ("Timed out after 60 seconds, please retry", None),
+        ("It took 90 seconds and was cut off, try again", None),
+        ("Free calls reset every 24 hours", None),
+        ("Wait and try your request again", None),
+        ("Wait a day or so: 100 requests a day", 86_400),
+        ("Retry with a 3D image of 4M pixels", None),
+        ("1分钟内最多请求10次，请稍后再试", None),
+        ("本月额度已用尽，下月1日重置", None),
+        ("Не более 5 запросов в 60 секунд, попробуйте позже", None),
+        ("در ۶۰ ثانیه فقط ۱۰ درخواست، بعدا تلاش کنید", None),
         ("limited to 6 requests per minute", None),
         ("Limit: 3.000000 / min. Current: 3.000000 / min.", None),
         ("wait a few minutes", None),
@@ -203,6 +290,33 @@ def test_sentences_in_several_languages(message: str, told: float | None) -> Non
     assert got == (told if told is None else pytest.approx(told))
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Daily limit reached, resets at 00:00 UTC", 7200),
+        ("Resets at midnight UTC", 7200),
+        ("Your limit will reset at 3pm (UTC).", 61_200),
+        ("resets 2:30pm (Asia/Calcutta)", 39_600),
+        ("resets Jan 2, 7pm (Asia/Riyadh)", 151_200),
+        ("resets at 01:30 UTC+3", 1800),
+        ("Лимит обновится в 03:00 по московскому времени", 7200),
+        ("将于明天 10:00 重置", 100_800),
+        ("resets tomorrow at 23:00 UTC", 90_000),
+        ("resets at 22:00 UTC", 86_400),
+        ("Your limit resets at 3pm", None),
+        ("resets at 25:61 UTC", None),
+        ("resets Feb 30, 7pm (UTC)", None),
+        ("resets at 7pm (Asia/Nowhere)", None),
+        ("it failed at 23:00 UTC", None),
+    ],
+)
+def test_clock_times_need_a_zone_and_count_from_the_answers_date(
+    message: str, told: float | None
+) -> None:
+    assert said(message, date=DATE) == told
+    assert said(message) is None
+
+
 def test_a_unix_time_after_a_bar_is_a_moment() -> None:
     assert wait({"date": DATE}, f"usage limit reached|{EPOCH + 600}") == 600
 
@@ -214,7 +328,7 @@ def _names(listed: str) -> st.SearchStrategy[str]:
 # --- fuzzing --------------------------------------------------------------------------------------------------------------
 
 _WORDS = _names(
-    """quota exceeded rate limit retry after in try again 5 s ms minutes -1 1e999 9999999999999999 nan per day : | " ' { } [ ]
+    """quota exceeded rate limit resets at 25:61 7pm Feb 30 (Asia/Tehran) UTC+99 midnight полминуты دقیقتین retry after in try again 5 s ms minutes -1 1e999 9999999999999999 nan per day : | " ' { } [ ]
     prompt insufficient balance \x00 \ud800 7m12s 2025-12-31T22:00:00Z 31 Dec через секунд 秒后 ثانیه 401 429 limit: 0"""
 )
 _SENTENCES = st.lists(_WORDS | st.text(max_size=12), max_size=25).map(" ".join)
@@ -245,7 +359,7 @@ _BODIES = (
 _HEADERS = st.dictionaries(
     _names(
         """retry-after retry-after-ms date x-ratelimit-reset x-ratelimit-remaining ratelimit-reset content-type
-        x-ratelimit-reset-requests x-ratelimit-remaining-requests x-retry-after"""
+        x-ratelimit-reset-requests x-ratelimit-remaining-requests x-retry-after ratelimit"""
     ),
     _SENTENCES
     | st.text(max_size=40)
@@ -267,7 +381,7 @@ def test_nothing_that_arrives_makes_classification_raise_or_wait_out_of_bounds(
     if refusal.failure is FailureClass.UNKNOWN or status in (408, 424, 425, 499):
         assert refusal.charge is Charge.POSSIBLE
     assert refusal.wait_s is None or (
-        math.isfinite(refusal.wait_s) and 0 <= refusal.wait_s <= waits.MAX_WAIT_S
+        math.isfinite(refusal.wait_s) and 0 <= refusal.wait_s <= sentences.MAX_WAIT_S
     )
     assert len(refusal.reason) <= 300
     refusal.reason.encode()
@@ -277,8 +391,8 @@ def test_nothing_that_arrives_makes_classification_raise_or_wait_out_of_bounds(
 
 @given(text=st.text(max_size=80) | _SENTENCES)
 def test_no_text_is_a_duration_or_date_out_of_bounds(text: str) -> None:
-    told = waits.duration(text)
-    assert told is None or 0 <= told <= waits.MAX_WAIT_S
+    told = sentences.duration(text)
+    assert told is None or 0 <= told <= sentences.MAX_WAIT_S
     date = waits.http_date(text)
     assert date is None or date.tzinfo is not None
 

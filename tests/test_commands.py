@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +27,11 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _media(settings: Any, tmp_path: Path) -> None:
+    settings.MEDIA_ROOT = tmp_path
 
 
 @pytest.fixture
@@ -52,6 +58,30 @@ def told(*words: str) -> tuple[int, Any]:
 
 def state(job: Job) -> str:
     return Job.objects.get(pk=job.pk).state
+
+
+# --- generate ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_job_is_one_job_and_several_are_several() -> None:
+    assert "1 job created (batch" in run("generate", "A lighthouse")[1]
+    assert "3 jobs created (batch" in run("generate", "A lighthouse", "--count", "3")[1]
+
+
+def test_copies_get_numbers_behind_their_reference() -> None:
+    run("generate", "A lighthouse", "--reference", "B-1")
+    assert list(Job.objects.values_list("reference", flat=True)) == ["B-1"]
+    code, answer = told("generate", "A lighthouse", "--count", "3", "--reference", "B-2")
+    assert code == 0
+    assert [row["reference"] for row in answer["jobs"]] == ["B-2-1", "B-2-2", "B-2-3"]
+
+
+def test_a_long_reference_keeps_room_for_its_number() -> None:
+    code, answer = told("generate", "A lighthouse", "--count", "10", "--reference", "x" * 200)
+    assert code == 0
+    references = [row["reference"] for row in answer["jobs"]]
+    assert {len(reference) for reference in references} == {200}
+    assert len(set(references)) == 10
 
 
 # --- jobs list, jobs show ---------------------------------------------------------------------------------------------
@@ -98,7 +128,25 @@ def test_show_tells_sends_cases_and_timeline(now: datetime) -> None:
     assert "armed" in [event["kind"] for event in answer["events"]]
     code, text = run("jobs", "show", str(job.pk))
     assert code == 0
-    assert "charge possible  ~8 RUB" in text
+    assert "outcome unknown  charge possible  ≈\xa08.00\xa0₽" in text
+    assert "case       sent, outcome unknown  open" in text
+    assert "phase      needs a person" in text
+    assert "reason     sent, outcome unknown" in text
+
+
+def test_people_read_words_and_programs_constants(now: datetime) -> None:
+    factories.everything(now)
+    code, text = run("jobs", "list", "--limit", "100")
+    assert code == 0
+    assert not re.findall(r"[a-z]+_[a-z]+", text)
+    for words in ("checking what it cost", "late, still watched", "at the provider", "needs a person"):  # fmt: skip
+        assert words in text
+    code, answer = told("jobs", "list", "--limit", "100")
+    assert {"checking_cost", "at_provider", "manual"} <= {row["phase"] for row in answer["jobs"]}
+    for job in Job.objects.all():
+        lines = run("jobs", "show", str(job.pk))[1].splitlines()
+        told_words = [line for line in lines if not line.startswith("file ") and "gen_" not in line]
+        assert not re.findall(r"[a-z]+_[a-z]+", "\n".join(told_words))
 
 
 # --- verbs ------------------------------------------------------------------------------------------------------------
@@ -169,16 +217,17 @@ def test_a_decision_in_the_name_of_nobody_known_is_bad_input(now: datetime) -> N
 # --- hold -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_red_button_is_pressed_and_lifted_with_a_reason() -> None:
+def test_the_red_button_is_pressed_with_a_reason_and_lifted_with_or_without_one() -> None:
     assert run("hold", "press", "--reason", "prices doubled")[0] == 0
     assert Hold.objects.get().reason == "prices doubled"
-    assert run("hold", "lift", "--reason", "it was a misprint")[0] == 0
+    assert run("hold", "lift")[0] == 0
     assert Hold.objects.get().lifted_at is not None
     assert run("hold", "lift", "--reason", "again") == (3, "The red button is not pressed.")
 
 
 def test_the_red_button_wants_a_reason() -> None:
-    assert run("hold", "press")[0] != 0
+    assert run("hold", "press") == (2, "Say why, with --reason.")
+    assert run("hold", "press", "--reason", "  ")[0] == 2
     assert not Hold.objects.exists()
 
 

@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from jobs.models import Case
 from jobs.pictures import PictureProcess
-from jobs.states import JobState
+from jobs.states import CaseKind, JobState
 from tests.flow import Desk, Points
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db]
@@ -76,6 +76,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.condition("R49", "R54", "R56")
 def test_no_kill_pays_twice_or_loses_a_paid_picture(make: Make) -> None:
     points = counted(make, "")
     names = [points.names[number] for number in sorted(points.effective)]
@@ -88,6 +89,7 @@ def test_no_kill_pays_twice_or_loses_a_paid_picture(make: Make) -> None:
     assert len(names) >= 15
 
 
+@pytest.mark.condition("R28")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_the_post_ends_with_one_charge_and_a_picture(make: Make, fault: str) -> None:
     desk = make(fault=fault)
@@ -138,3 +140,18 @@ def test_a_kill_at_the_end_of_a_send_leaves_every_charge_as_a_file_or_a_case(
     job = desk.job()
     desk.live(job)
     assert job.state in FATES[fault]
+
+
+def test_a_request_taken_up_after_absence_was_concluded_is_found_and_told(make: Make) -> None:
+    """The provider makes the first send's picture minutes after its connection broke; by then the second is on its way."""
+    desk = make(fault="accept_late=400")
+    job = desk.job()
+    desk.live(job)
+    assert job.state == JobState.SUCCEEDED
+    desk.clock.advance(4000)
+    desk.live(desk.job("goes on"))
+    assert desk.charged(job).standing == 2
+    assert desk.charged(job).homeless == []
+    (case,) = Case.objects.filter(job=job, resolved_at__isnull=True)
+    assert case.kind == CaseKind.PAID_TWICE
+    assert [task.state for task in job.tasks.order_by("created_at")] == ["stored", "stored"]

@@ -1,5 +1,6 @@
 """What `make run` decides; test_make_run.py runs the real thing."""
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -50,6 +51,19 @@ def test_an_account_that_was_there_before_keeps_its_password(command: Command) -
     assert authenticate(username="owner", password="chosen by hand") is not None
     assert "owner " not in (command.folder / "accounts.txt").read_text()
     assert "elsewhere" in shown["owner"]
+
+
+@pytest.mark.django_db
+def test_the_logs_of_the_run_before_are_kept_and_no_more(command: Command) -> None:
+    log, before = command.folder / "web.log", command.folder / "web.previous.log"
+    command.parts = []
+    for words in ("first", "second", "third"):
+        command._add("web", ["-c", f"print('{words}')"], dict(os.environ))
+        part = command.parts.pop()
+        assert part.process is not None
+        part.process.wait()
+    assert (before.read_text(), log.read_text()) == ("second\n", "third\n")
+    assert sorted(command.folder.iterdir()) == [log, before]
 
 
 def test_a_taken_port_is_passed_over() -> None:

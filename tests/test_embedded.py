@@ -313,6 +313,47 @@ def test_a_test_server_is_deleted_with_its_last_user(users: list[User]) -> None:
     eventually(lambda: not Path(host).parent.exists())
 
 
+@pytest.mark.parametrize("told", [".", "data", "../pg-test-x", "/", "/srv/data"])
+def test_a_test_folder_that_is_none_of_ours_is_refused(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be deleted with the run's end; `.` becomes the root folder in the keeper."""
+    monkeypatch.setenv(embedded.TEST_ROOT, told)
+    with pytest.raises(EmbeddedError, match=embedded.TEST_ROOT):
+        embedded._test_folder()
+
+
+def test_an_empty_name_of_a_test_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(embedded.TEST_ROOT, "")
+    made = embedded._test_folder()
+    try:
+        assert made.is_absolute()
+        assert made.name.startswith(embedded.TEST_PREFIX)
+    finally:
+        made.rmdir()
+
+
+def test_a_keeper_deletes_no_folder_but_those_of_test_runs(tmp_path: Path) -> None:
+    for name, kept in (("pictures", True), (f"{embedded.TEST_PREFIX}1", False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = keeper.Keeper(folder, tmp_path, test=True)
+        made.stop()
+        assert folder.exists() is kept
+
+
+def test_a_keeper_is_not_started_on_a_relative_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never() -> int:
+        raise AssertionError("it was about to become a daemon")
+
+    monkeypatch.setattr(keeper.os, "fork", never)
+    monkeypatch.setattr(sys, "argv", ["keeper", ".", "programs", "test"])
+    assert keeper.main() == 1
+    assert "absolute" in capsys.readouterr().err
+
+
 def test_what_killed_test_runs_left_is_swept(users: list[User]) -> None:
     users.append(User("test"))
     left = Path(users[0].host).parent

@@ -174,6 +174,22 @@ def test_a_canary_of_ours_that_the_listing_does_not_show_is_none() -> None:
     assert found(SEEN, where) is Finding.UNCLEAR
 
 
+@pytest.mark.parametrize("hours", [3, -3])
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_canary_that_the_listing_dates_elsewhere_is_none(hours: int, echoes: bool) -> None:
+    """Times told in another zone without saying so: then our lost send may be listed outside its window too."""
+    moved = replace(CANARY, created_at=ARMED + timedelta(hours=hours, seconds=15))
+    lost = item("ours", after_s=5 + hours * 3600)
+    looked = listing(lost, moved, canary=False, echoes=echoes, exclusive=False)
+    assert found(send(), looked) is Finding.UNCLEAR
+
+
+def test_a_canary_without_a_time_is_one() -> None:
+    undated = replace(CANARY, created_at=None)
+    looked = listing(undated, canary=False)
+    assert found(send(), looked) is Finding.ABSENT_ONCE
+
+
 def test_absence_is_not_concluded_before_the_hosts_spool_was_replayed() -> None:
     unreplayed = send(absent_seen_at=READY, spool_clear=False)
     assert found(unreplayed, listing(read_at=LATER)) is Finding.UNCLEAR

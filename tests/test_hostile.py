@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_django.fixtures import Settings
 
 from jobs import engine as engine_module
 from jobs import lanes, results
+from jobs.clock import clock
 from jobs.engine import ROOM, Engine, Now
 from jobs.lane import LaneContext
 from jobs.lifecycle import decide, recover, staff
@@ -257,6 +259,26 @@ def test_an_id_is_kept_when_the_lane_is_stopped_while_the_database_hangs(make: M
         return engine.facts.qsize()
 
     assert with_engine(desk, body, change) == 1
+
+
+def test_a_lane_can_date_its_first_answer_though_the_database_has_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lanes.take(host="desk-1", pid=1, version="", now=make().clock.now())
+    assert held is not None
+    dated: list[datetime] = []
+
+    def gone() -> tuple[float, datetime]:
+        raise OperationalError("gone")
+
+    class FirstAnswer(Engine):
+        async def run(self, until: float) -> None:
+            monkeypatch.setattr(clock, "both", gone)
+            dated.append(await self.lane.now())
+
+    monkeypatch.setattr(engine_module, "Engine", FirstAnswer)
+    async_to_sync(engine_module.run_slice)(held, stop=asyncio.Event())
+    assert abs(dated[0] - timezone.now()) < timedelta(minutes=1)
 
 
 def test_facts_outlive_a_database_and_a_disk_that_fail_together(

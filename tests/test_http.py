@@ -346,6 +346,7 @@ async def test_a_reset_before_the_request_is_read_counts_as_sent(transport: Tran
     assert server.connections == 1
 
 
+@pytest.mark.condition("R28")
 @pytest.mark.parametrize("how", ["reset", "end of file"])
 async def test_a_connection_lost_after_the_request_is_sent_once_only_r28(
     transport: Transport, how: str
@@ -368,6 +369,7 @@ async def test_a_connection_lost_after_the_request_is_sent_once_only_r28(
     assert server.connections == 1
 
 
+@pytest.mark.condition("R28")
 async def test_a_read_timeout_leads_to_no_second_post_r28(transport: Transport) -> None:
     """R28 with a timeout instead of an error."""
 
@@ -439,6 +441,7 @@ async def test_a_cut_body_keeps_what_had_arrived(transport: Transport, framing: 
     assert answer.body == b'{"id":"aig_abc123","sta'
 
 
+@pytest.mark.condition("R57", "R59")
 async def test_a_slow_drip_ends_at_the_total_deadline_r57_r59(transport: Transport) -> None:
     """R57: one byte inside every read timeout never ends a call. R59: the deadline holds on this path too."""
 
@@ -462,6 +465,7 @@ async def test_a_slow_drip_ends_at_the_total_deadline_r57_r59(transport: Transpo
     assert took < 10
 
 
+@pytest.mark.condition("R59")
 async def test_the_deadline_holds_while_a_large_body_is_uploaded_r59(
     transport: Transport,
 ) -> None:
@@ -855,6 +859,7 @@ async def test_a_cut_file_is_not_kept(transport: Transport, tmp_path: Path) -> N
     assert not target.exists()
 
 
+@pytest.mark.condition("R57")
 async def test_a_dripping_file_ends_at_its_deadline(transport: Transport, tmp_path: Path) -> None:
     async def handler(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

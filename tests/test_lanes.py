@@ -139,6 +139,28 @@ def test_a_mark_without_a_lock_means_that_the_run_was_killed(tmp_path: Path) -> 
     assert list((tmp_path / "lanes").iterdir()) == []
 
 
+def test_a_lane_runs_without_a_mark_where_nothing_can_be_written(tmp_path: Path) -> None:
+    held = take()
+    (tmp_path / "lanes").write_text("no folder")
+    with lanes.life_mark(held.run_id):
+        assert held.run_id in lanes.live_runs(clock.now())
+
+
+def test_a_disk_that_fails_under_a_running_lane_does_not_fail_its_end(tmp_path: Path) -> None:
+    with lanes.life_mark(take().run_id):
+        (tmp_path / "lanes").rename(tmp_path / "away")
+        (tmp_path / "lanes").write_text("no folder")
+
+
+def test_a_mark_that_cannot_be_opened_hides_no_other(tmp_path: Path) -> None:
+    unclear, killed = sorted([take(), take()], key=lambda held: str(held.run_id))
+    (tmp_path / "lanes").mkdir()
+    (tmp_path / "lanes" / str(unclear.run_id)).mkdir()  # not to be opened as a file, whoever asks
+    (tmp_path / "lanes" / str(killed.run_id)).touch()
+    assert lanes.free_killed() == 1
+    assert lanes.live_runs(clock.now()) == {unclear.run_id}
+
+
 def test_a_run_of_another_machine_leaves_no_mark_and_keeps_its_slot() -> None:
     elsewhere = take()
     assert lanes.free_killed() == 0

@@ -145,6 +145,7 @@ def test_a_rate_limit_waits_at_least_as_long_as_told() -> None:
     assert 30 <= decision.wait_s <= 32
 
 
+@pytest.mark.condition("R10")
 def test_a_rate_limit_beyond_the_jobs_patience_goes_to_the_next_target() -> None:
     decision = meant(job(refused("rate_limited", wait_s=121.0)))
     assert (decision.target_id, decision.wait_s) == (SECOND, 0.0)
@@ -161,6 +162,7 @@ def test_a_rate_limit_exactly_at_the_jobs_patience_is_waited_for() -> None:
     assert meant(job(refused("rate_limited", wait_s=120.0))).target_id is None
 
 
+@pytest.mark.condition("R10")
 def test_an_exhausted_quota_goes_to_the_next_target() -> None:
     decision = meant(job(refused("quota_exhausted", wait_s=5.0)))
     assert (decision.state, decision.target_id) == (JobState.PENDING, SECOND)
@@ -202,6 +204,7 @@ def test_a_prompt_rejected_by_the_last_target_ends_the_job_with_a_case() -> None
     assert (decision.text, opened(decision)) == ("not allowed", [CaseKind.REFUSED_BY_ALL])
 
 
+@pytest.mark.condition("R09")
 def test_a_rejected_prompt_ends_the_job_where_refusals_do_not_fall_back() -> None:
     decision = meant(job(refused("rejected")), fallback_on=frozenset({"quota", "down"}))
     assert decision.state is JobState.FAILED
@@ -243,6 +246,36 @@ def test_an_untold_wait_grows_to_thirty_seconds_and_is_never_nothing(attempt: in
     drawn = [free_wait_s(attempt=attempt, told_s=None, rng=rng) for _ in range(300)]
     assert min(drawn) >= 0.1
     assert max(drawn) <= min(30, 2 ** (attempt - 1)) + 2
+
+
+@pytest.mark.condition("R18")
+@pytest.mark.parametrize("attempt", [1, 3, 5])
+def test_a_wait_told_as_nothing_leaves_the_usual_backoff(attempt: int) -> None:
+    """Retry-After: 0 is a floor, no order to try at once: five tries within a second or two would end the job."""
+    rng = random.Random(attempt)
+    drawn = [free_wait_s(attempt=attempt, told_s=0.0, rng=rng) for _ in range(300)]
+    ceiling = min(30, 2 ** (attempt - 1))
+    assert min(drawn) >= 0.1
+    assert ceiling < max(drawn) <= ceiling + 2
+
+
+@pytest.mark.parametrize("attempt", [1, 5, 12])
+def test_a_wait_that_was_told_is_a_floor_and_is_spread(attempt: int) -> None:
+    rng = random.Random(attempt)
+    drawn = [free_wait_s(attempt=attempt, told_s=600.0, rng=rng) for _ in range(300)]
+    assert 600 <= min(drawn) < 600.1
+    assert 601.9 < max(drawn) <= 602
+
+
+def test_a_fault_of_ours_that_lasts_for_days_still_only_waits() -> None:
+    """A disk that is full over a weekend makes thousands of intents; 2 ** n is then too large for a float."""
+    earlier = [
+        task(TaskState.UNSENT, ours=True, unsent_reason="no_mark", released_by="unsent")
+        for _ in range(3000)
+    ]
+    decision = meant(job(*earlier, task(TaskState.UNSENT, ours=True, unsent_reason="no_mark")))
+    assert (decision.state, decision.reason) == (JobState.PENDING, "no_mark")
+    assert 0.1 <= decision.wait_s <= 32
 
 
 # --- unknown ----------------------------------------------------------------------------------------------------------

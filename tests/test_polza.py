@@ -133,6 +133,7 @@ def test_the_history_is_asked_without_any_filter_but_the_window() -> None:
 # --- submit: accepted -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.condition("R43")
 @pytest.mark.parametrize("status", [200, 201, 202])
 @pytest.mark.parametrize("word", ["pending", "processing", "queued", "running", "brand_new_word"])
 def test_an_id_is_accepted_whatever_else_is_in_it_r43(status: int, word: str) -> None:
@@ -158,6 +159,7 @@ def test_ids_are_found_in_every_shape(body: Any, provider_id: str) -> None:
     assert got.provider_id == provider_id
 
 
+@pytest.mark.condition("R49")
 def test_an_id_in_a_body_that_was_cut_is_still_accepted_r49() -> None:
     """R49: the id must survive, or the result that is being paid for can't be reached."""
     cut = NoAnswer(sent=True, reason="cut", status=201, body=b'{"id":"aig_abc123","object":"med')
@@ -177,6 +179,51 @@ def test_a_task_that_stumbles_at_birth_but_has_a_name_is_watched() -> None:
 
 
 # --- submit: a verdict at once --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [400, 402, 403, 408, 409, 422, 429, 500, 503])
+@pytest.mark.parametrize("word", ["pending", "failed", "PROCESSING"])
+def test_an_error_that_names_a_generation_is_no_free_refusal(status: int, word: str) -> None:
+    """A gateway that limits the answer instead of the request: 429, and the generation it speaks of has begun."""
+    body = generation(
+        word, error={"code": "TOO_MANY_REQUESTS", "message": "Слишком много запросов"}
+    )
+    got = POLZA.read_submit(answer(body, status))
+    assert isinstance(got, Accepted)
+    assert got.provider_id == "aig_abc123"
+
+
+@pytest.mark.parametrize("data", ["none", ["done"], "null", {"url": "0" * 32}])
+def test_a_word_in_place_of_data_is_no_result(data: Any) -> None:
+    got = POLZA.read_submit(answer({"message": "ok", "data": data}))
+    assert isinstance(got, Refusal)
+    assert (got.failure, got.charge) == (FailureClass.UNKNOWN, Charge.POSSIBLE)
+    poll = POLZA.read_poll(answer({"id": "aig_abc123", "data": data}))
+    assert isinstance(poll, PollTrouble)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_an_answer_with_a_byte_order_mark_is_read(encoding: str) -> None:
+    body = json.dumps(generation("pending")).encode(encoding)
+    assert POLZA.read_submit(answer(body)) == Accepted("aig_abc123", "pending")
+
+
+def test_an_id_told_as_a_number_is_the_same_id_in_every_answer() -> None:
+    """One API tells 18503, another "18503": a send whose id is only found as text elsewhere would be taken for lost."""
+    accepted = POLZA.read_submit(answer({"id": 18503, "status": "QUEUED"}))
+    page = POLZA.read_history(Answer(200, {}, b'{"items":[{"id":18503},{"id":"18503"}]}'))
+    verdict = POLZA.read_poll(answer({"id": 18503, "status": "COMPLETED", "data": URL}))
+    assert isinstance(accepted, Accepted)
+    assert isinstance(verdict, Verdict)
+    named = {accepted.provider_id, verdict.provider_id, *(item.provider_id for item in page.items)}
+    assert named == {"18503"}
+
+
+@pytest.mark.parametrize("word", ["COMPLETED", " Completed\n", "Canceled", "CANCELLED", "Failed"])
+def test_a_verdict_is_heard_in_capitals_too(word: str) -> None:
+    got = POLZA.read_poll(answer(generation(word, data={"url": URL})))
+    assert isinstance(got, Verdict)
+    assert got.outcome in {"completed", "cancelled", "failed"}
 
 
 def test_a_submit_answer_may_be_the_verdict() -> None:
@@ -283,6 +330,7 @@ def test_every_documented_code_has_its_class_and_charge(
     assert got.code == body["error"]["code"].lower()
 
 
+@pytest.mark.condition("R12")
 @pytest.mark.parametrize(
     "body",
     [
@@ -328,6 +376,7 @@ def test_a_bad_model_stops_the_target_and_a_bad_parameter_does_not() -> None:
 # --- poll -----------------------------------------------------------------------------------------------------------------
 
 URL = "https://s3.polza.ai/f/205141/2026/03/aig_abc123.jpg"
+LONG_PNG = base64.b64encode(b"\x89PNG" + bytes(90)).decode()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +395,13 @@ URL = "https://s3.polza.ai/f/205141/2026/03/aig_abc123.jpg"
         ({"image_url": {"url": URL}}, [FileRef(url=URL)]),
         ([{"b64_json": PNG}], [FileRef(data=b"\x89PNG picture")]),
         ({"url": f"data:image/png;base64,{PNG}"}, [FileRef(data=b"\x89PNG picture")]),
+        ([None, {"url": None}, {"url": URL}, None], [FileRef(url=URL)]),
+        ({"url": URL.replace("https", "HTTPS")}, [FileRef(url=URL.replace("https", "HTTPS"))]),
+        ({"url": URL.removeprefix("https:")}, [FileRef(url=URL)]),
+        ({"url": LONG_PNG}, [FileRef(data=base64.b64decode(LONG_PNG))]),
         ([{"url": "ftp://x/y"}, {"url": ""}, {"b64_json": "%%%"}, None, 7], []),
+        # Words that happen to be base64: no file is so short, and an id or a hash is none.
+        (["done", "null", "none", "pending1", "aig0123456789abc", "0" * 32, "f" * 64], []),
         (None, []),
         ({}, []),
     ],
@@ -369,6 +424,11 @@ def test_a_completed_task_may_hold_words_only() -> None:
         ({"cost_rub": 5.0, "cost": 5.0}, "5.0"),
         ({"cost": 5}, "5"),
         ({"cost_rub": "3.10"}, "3.10"),
+        ({"cost_rub": "7,84"}, "7.84"),
+        ({"cost_rub": " 0,5 "}, "0.5"),
+        ({"cost_rub": "1,234", "cost": "1,234.50"}, None),  # thousands or a comma: nobody knows
+        ({"cost_rub": "1_000"}, None),
+        ({"cost_rub": "7.84 ₽"}, None),
         ({"cost_rub": None, "cost": "2"}, "2"),
         ({"cost_rub": 0}, "0"),
         ({"cost_rub": "NaN", "cost": 1}, "1"),
@@ -435,6 +495,7 @@ def test_a_failed_task_without_a_reason_has_one_for_people() -> None:
     assert got.reason.startswith("HTTP 200")
 
 
+@pytest.mark.condition("R32", "R45")
 @pytest.mark.parametrize(
     ("status", "body", "failure"),
     [
@@ -457,6 +518,7 @@ def test_trouble_while_polling_is_never_a_verdict_r32_r45(
     assert (got.status, got.failure, got.missing) == (status, failure, False)
 
 
+@pytest.mark.condition("R47")
 def test_only_the_providers_own_404_counts_as_missing_r47() -> None:
     """R47: absence is not a verdict, and a gateway's page is not even absence."""
     own = POLZA.read_poll(answer(envelope("NOT_FOUND", "Не найдено"), 404))
@@ -466,6 +528,7 @@ def test_only_the_providers_own_404_counts_as_missing_r47() -> None:
     assert (own.missing, page.missing) == (True, False)
 
 
+@pytest.mark.condition("R52")
 def test_a_poll_without_an_answer_keeps_the_task_r52() -> None:
     """R52: a lost status answer is no failure of the task."""
     got = POLZA.read_poll(NoAnswer(sent=True, reason="reset", status=200))

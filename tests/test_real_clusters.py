@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real import RealDesk, ledger_line, real_desk, until
+from bench.desk import RealDesk, ledger_line, until
+from tests.real import real_desk
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db(transaction=True)]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real import RealDesk, real_desk, until
+from bench.desk import RealDesk, until
+from tests.real import real_desk
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db(transaction=True)]
 
@@ -117,6 +118,7 @@ def disturb(desk: RealDesk, step: str, *, freeze_s: float | None = None) -> None
     assert desk.sandbox.summary()["charges"] == desk.states()["succeeded"]
 
 
+@pytest.mark.condition("R56")
 @pytest.mark.parametrize("step", STEPS)
 def test_a_lane_killed_at_any_step_pays_once_and_keeps_the_picture(
     tmp_path: Path, step: str

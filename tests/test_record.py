@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import random
@@ -249,6 +250,23 @@ def test_a_spooled_fact_is_replayed_once_and_the_host_is_clear(task: ProviderTas
     task.refresh_from_db()
     assert task.provider_id == "gen_1"
     assert SpoolHost.objects.get(host="here").clear_at == LATER
+
+
+def test_a_spooled_fact_is_recorded_although_its_file_cannot_be_removed(
+    task: ProviderTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.put([fact(task, provider_id="gen_1")])
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        for _ in range(2):
+            assert spool.replay(host="here", now=LATER) == {task.job_id}
+    assert SpoolHost.objects.get(host="here").clear_at == LATER
+    assert spool.replay(host="here", now=LATER) == {task.job_id}
+    assert spool.replay(host="here", now=LATER) == set()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"task_id": 5}', '"text"', "\\"])

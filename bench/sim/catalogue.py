@@ -94,9 +94,15 @@ MUTANTS: tuple[Mutant, ...] = (
           "                    return\n"),),
     ),
     Mutant(
-        "spool_removed_before_it_is_recorded", "a spooled fact is deleted, then recorded",
-        (("jobs.spool", "        touched |= record(facts=[fact])\n        path.unlink(missing_ok=True)\n",
-          "        path.unlink(missing_ok=True)\n        touched |= record(facts=[fact])\n"),),
+        "spool_removed_before_it_is_recorded",
+        "a spooled fact is deleted, then recorded",
+        (
+            (
+                "jobs.spool",
+                "        touched |= record(facts=[fact])\n",
+                "        path.unlink()\n        touched |= record(facts=[fact])\n",
+            ),
+        ),
     ),
     Mutant(
         "id_stored_late", "the provider's id waits in memory for half a minute",

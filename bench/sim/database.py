@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from django.db import OperationalError, connections
@@ -16,10 +17,10 @@ from bench.sim.turns import Killed, Turns
 TABLES = """
 SELECT string_agg(quote_ident(tablename), ', ') FROM pg_tables
 WHERE schemaname = 'public' AND (tablename LIKE 'jobs\\_%%' OR tablename LIKE 'providers\\_%%'
-  OR tablename LIKE 'django\\_q\\_%%' OR tablename = 'sim_wrong')
+  OR tablename LIKE 'django\\_q\\_%%' OR tablename LIKE 'sim\\_%%')
 """
 
-# Whatever writes: a fact once known stays, a send is armed at most once and only when it may be, nothing blocks again.
+# Ten seconds stand for a wall clock that is set between claim and arm. Whatever writes: a fact once known stays, a send is armed at most once and only when it may be, nothing blocks again.
 _WATCH = """
 CREATE TABLE IF NOT EXISTS sim_wrong (id serial PRIMARY KEY, what text);
 CREATE OR REPLACE FUNCTION sim_watch() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -45,22 +46,50 @@ BEGIN
   ELSIF OLD.armed_at IS NULL AND NEW.armed_at IS NOT NULL THEN
     IF NEW.unsent_at IS NOT NULL THEN said := 'armed after it was withdrawn';
     ELSIF EXISTS (SELECT FROM jobs_hold WHERE lifted_at IS NULL) THEN said := 'armed under a hold';
-    ELSIF NOT EXISTS (SELECT FROM jobs_job j WHERE j.id = NEW.job_id AND j.state = 'active' AND j.not_before <= NEW.armed_at)
+    ELSIF NOT EXISTS (SELECT FROM jobs_job j WHERE j.id = NEW.job_id AND j.state = 'active' AND j.not_before <= NEW.armed_at + interval '10 seconds')
       THEN said := 'armed for a job that is not active, or before its time';
     ELSIF EXISTS (SELECT FROM providers_target g WHERE g.id = NEW.target_id AND (NOT g.enabled OR g.stopped_at IS NOT NULL))
       THEN said := 'armed for a closed target';
     ELSIF EXISTS (
       SELECT FROM providers_providerstate s JOIN providers_target g ON g.id = NEW.target_id
       WHERE s.account_id = NEW.account_id AND s.model IN ('', g.model)
-        AND (s.state = 'paused' OR s.blocked_until > NEW.armed_at)) THEN said := 'armed within a block';
+        AND (s.state = 'paused' OR s.blocked_until > NEW.armed_at OR s.gate = 'open'
+          OR (s.gate = 'half_open' AND s.probe_id IS DISTINCT FROM NEW.id))) THEN said := 'armed within a block';
     END IF;
   END IF;
   IF said IS NOT NULL THEN INSERT INTO sim_wrong (what) VALUES ('task ' || NEW.id || ': ' || said); END IF;
   RETURN NEW;
 END $$;
+CREATE TABLE IF NOT EXISTS sim_limit (most int, most_at_target int);
+CREATE OR REPLACE FUNCTION sim_claimed() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  flying int;
+  at_target int;
+BEGIN
+  WITH f AS (
+    SELECT target_id FROM jobs_providertask
+    WHERE state IN ('intent', 'sending', 'accepted')
+      AND (armed_at IS NULL OR armed_at > (SELECT max(created_at) FROM fresh) - interval '900 seconds')
+  ), per AS (SELECT target_id, count(*) AS n FROM f GROUP BY 1)
+  SELECT coalesce(sum(n), 0), coalesce(max(n) FILTER (WHERE target_id IN (SELECT target_id FROM fresh)), 0)
+  INTO flying, at_target FROM per;
+  INSERT INTO sim_wrong (what) SELECT flying || ' in flight after a claim, ' || most || ' allowed' FROM sim_limit WHERE flying > most;
+  INSERT INTO sim_wrong (what) SELECT at_target || ' in flight at one target, ' || most_at_target || ' allowed'
+    FROM sim_limit WHERE at_target > most_at_target;
+  RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS sim_claimed ON jobs_providertask;
+CREATE TRIGGER sim_claimed AFTER INSERT ON jobs_providertask
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION sim_claimed();
 DROP TRIGGER IF EXISTS sim_watch ON jobs_providertask;
 CREATE TRIGGER sim_watch AFTER UPDATE ON jobs_providertask FOR EACH ROW EXECUTE FUNCTION sim_watch();
 """
+
+
+def limit(*, concurrency: int, at_target: int | None) -> None:
+    """What a claim may have in flight when it is done."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute("INSERT INTO sim_limit VALUES (%s, %s)", [concurrency, at_target])
 
 
 def install() -> None:
@@ -87,6 +116,9 @@ class Database:
         connection = self.connection
         real_commit, real_autocommit = connection.commit, connection.set_autocommit
         connection.inc_thread_sharing()
+        # Django gives each thread, and each task of a loop, a connection of its own; here all get this one.
+        own = vars(connections)["_connections"]
+        vars(connections)["_connections"] = SimpleNamespace(default=connection)
 
         def commit() -> None:
             try:
@@ -106,18 +138,14 @@ class Database:
                 if wrote:
                     self.turns.gate()
 
-        self.turns.enter = self.share
         connection.commit, connection.set_autocommit = commit, set_autocommit  # type: ignore[method-assign]
         try:
             with connection.execute_wrapper(self._execute):
                 yield
         finally:
             del connection.commit, connection.set_autocommit
+            vars(connections)["_connections"] = own
             connection.dec_thread_sharing()
-
-    def share(self) -> None:
-        """In a new thread: it uses the one connection too."""
-        connections["default"] = self.connection
 
     def check_up(self) -> None:
         if self.turns.current is not None and self.turns.now < self.down_until:

@@ -7,7 +7,7 @@ import random
 import shutil
 import ssl
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -111,6 +111,7 @@ class Desk:
         self.last_moved = turns.now
         self.next_start_at = turns.now
         self._numbers = 0
+        self._silent_s = 0.0
         self._runs: dict[Actor, uuid.UUID] = {}
         self.targets = [
             Target.objects.create(provider="polza", model=model, price=Decimal(5), max_in_flight=plan["target_limit"])
@@ -165,7 +166,9 @@ class Desk:
 
     def _start_lane(self) -> None:
         """A new process on one of the hosts; it takes a slot or goes."""
-        host = self.chance.pick("lane/host", HOSTS[: self.plan["hosts"]])
+        hosts = HOSTS[: self.plan["hosts"]]
+        without = [host for host in hosts if host not in self.lanes.values()]
+        host = without[0] if without else self.chance.pick("lane/host", hosts)
         self._numbers += 1
         actor = self.turns.start(f"lane {self._numbers}", lambda: self._live(actor, host))
         self.lanes[actor] = host
@@ -283,7 +286,13 @@ class Desk:
             for actor, run in self._runs.items()
             if not actor.dead and actor.frozen_until <= self.turns.now
         ]
-        if seconds > 1.0 and alive and self.turns.now >= self.database.down_until:
+        self._silent_s += seconds
+        if (
+            self._silent_s >= lanes.HEARTBEAT_S
+            and alive
+            and self.turns.now >= self.database.down_until
+        ):
+            self._silent_s = 0.0
             Lane.objects.filter(run_id__in=alive).update(heartbeat_at=self.clock.moment())
 
     def next_due_s(self) -> float:
@@ -320,10 +329,12 @@ class _WatchedEngine(Engine):
         self.desk.last_moved = self.desk.turns.now
         super()._learned(fact, beside)
 
-    def _decide(self, job_ids: set[int], beside: list[Callable[[], None]]) -> None:
+    def _decide(
+        self, job_ids: set[int], beside: list[Callable[[], None]], facts: Sequence[Fact] = ()
+    ) -> None:
         if self.desk.chance.strikes("decide/lost", self.desk.plan["rates"]["decide lost"]):
             self.desk.turns.tell("its decision is lost")
             raise OperationalError("deadlock detected")
-        super()._decide(job_ids, beside)
+        super()._decide(job_ids, beside, facts)
         if self.desk.chance.strikes("decide/twice", self.desk.plan["rates"]["decide twice"]):
             super()._decide(job_ids, [])

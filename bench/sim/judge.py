@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter, defaultdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,16 @@ from bench.sim.turns import Actor
 from jobs.lifecycle.record import Fact
 from jobs.models import Case, Hold, Job, JobEvent, ProviderTask, Result
 from jobs.states import ENDED, JobState
-from jobs.stuck import stuck
+from jobs.stuck import LATE_S, stuck
 from providers.sandbox.reactions import Request
 
 _BY_DECISION = ("person", "standing")
-# Between our margins and the stuck query's own 90 s: asked only while nothing has been broken for that long.
-CALM_BEFORE_STUCK_S = 240.0
+# A dead lane is noticed, and a frozen one comes back.
+CALM_BEFORE_STUCK_S = 120.0
 ID_WITHIN_S = 6.0
 _ROWS = """
 SELECT
   (SELECT count(*) FROM (SELECT 1 FROM jobs_providertask WHERE blocks_send GROUP BY job_id HAVING count(*) > 1) x),
-  (SELECT count(*) FROM jobs_providertask WHERE state IN ('intent', 'sending', 'accepted')
-    AND (armed_at IS NULL OR armed_at > %(late)s)),
-  (SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM jobs_providertask
-    WHERE state IN ('intent', 'sending', 'accepted') AND (armed_at IS NULL OR armed_at > %(late)s) GROUP BY target_id) y),
   (SELECT string_agg(what, '; ' ORDER BY id) FROM sim_wrong)
 """
 
@@ -52,6 +47,7 @@ class Judge:
         self._job_of: dict[str, int] = {}
         self._learned: dict[Actor, list[Fact]] = defaultdict(list)
         self._named: set[str] = set()
+        self._listed: dict[tuple[str, str, str], float] = {}  # stuck rows, and since when
         desk.network.on_post = self._post
         desk.on_learned = self._fact_learned
         desk.on_kept = self._facts_kept
@@ -143,27 +139,25 @@ class Judge:
         if not self.desk.database.dirty:
             return
         self.desk.database.dirty = False
-        late = self.desk.clock.moment() - timedelta(seconds=settings.POLL_DEADLINE_SEC)
         with connections["default"].cursor() as cursor:
-            cursor.execute(_ROWS, {"late": late})
-            blocking, flying, at_target, said = cursor.fetchone()
+            cursor.execute(_ROWS)
+            blocking, said = cursor.fetchone()
         if blocking:
             self._blame(f"{blocking} jobs have two tasks that block sends")
-        # A restored dump may hold more in flight than fits beside what was sent since.
-        if flying > settings.WORKER_CONCURRENCY and not self.nemesis.restored:
-            self._blame(f"{flying} in flight, {settings.WORKER_CONCURRENCY} allowed")
-        limit = self.desk.plan["target_limit"]
-        if limit and at_target > limit and not self.nemesis.restored:
-            self._blame(f"{at_target} in flight at one target, {limit} allowed")
+        # A restored dump may hold more than fits beside what was sent since.
         if said and not self.nemesis.restored:
             self._blame(said)
 
     def stuck_now(self) -> None:
-        """P6, once nothing has been broken for a while."""
-        if self.desk.turns.now - self.calm_since < CALM_BEFORE_STUCK_S:
+        """P6, once nothing has been broken for a while: no row is listed for longer than the 90 s it may be late."""
+        now = self.desk.turns.now
+        if now - self.calm_since < CALM_BEFORE_STUCK_S:
             return
-        for row in stuck(now=self.desk.clock.moment()):
-            self._blame(f"stuck: {row.kind} {row.id} {row.code}")
+        listed = {(row.kind, row.id, row.code) for row in stuck(now=self.desk.clock.moment())}
+        self._listed = {row: self._listed.get(row, now) for row in listed}
+        for (kind, row_id, code), since in self._listed.items():
+            if now - since > LATE_S:
+                self._blame(f"stuck: {kind} {row_id} {code}")
 
     # --- at the end ---------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "slice_s": chance.pick("plan/slice", (20.0, 60.0, 60.0, 600.0)),
         "trouble": chance.pick("plan/network", (0.0, 0.0, 0.1, 0.4)),
         "latency_s": chance.pick("plan/latency", (3.0, 8.0, 30.0)),
+        "poll_s": chance.pick("plan/poll", (3.0, 3.0, 10.0)),
         "concurrency": chance.pick("plan/concurrency", (1, 2, 3, 6)),
         "tenant_limit": chance.pick("plan/tenant", (None, None, 2)),
         "target_limit": chance.pick("plan/target", (None, None, 2)),

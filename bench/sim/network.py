@@ -131,7 +131,7 @@ def _accepts(reaction: Reaction) -> bool:
     return (
         reaction.transport is Way.ANSWER
         and reaction.status < 300
-        and b'"media.generation"' in reaction.body
+        and b'"id": "gen_' in reaction.body
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import tempfile
 import traceback
@@ -24,15 +25,15 @@ from bench.sim.desk import RETENTION_S, Desk
 from bench.sim.judge import Judge
 from bench.sim.nemesis import Nemesis
 from bench.sim.turns import Turns
-from jobs import bell, results, spool
+from jobs import bell, lanes, results, spool
 from jobs.lifecycle.record import Fact
 from providers.adapters.polza import Polza
 
 STEPS = 300
-QUIET_STEPS = 6000
+QUIET_STEPS = 15_000
 CANARY_EVERY_S = 45.0
 _SETTINGS: dict[str, Any] = {
-    "POLL_DEADLINE_SEC": 900.0, "POLL_INTERVAL_SEC": 5.0, "RECONCILE_INTERVAL_SEC": 30.0, "POST_DEADLINE_SEC": 30.0,
+    "POLL_DEADLINE_SEC": 900.0, "POLL_INTERVAL_SEC": 3.0, "RECONCILE_INTERVAL_SEC": 30.0, "POST_DEADLINE_SEC": 30.0,
     "WORKER_MAX_RETRIES": 1, "FREE_REFUSAL_ATTEMPTS": 5, "JOB_PATIENCE_SEC": 120.0, "EXPOSURE_LIMIT_PRICES": 20,
 }  # fmt: skip
 
@@ -73,6 +74,7 @@ def _fresh(chance: Chance) -> Iterator[Path]:
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  in memory where there is such a place
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir=place))
     bits = chance.generator("identifiers")
+    random.seed(chance.seed)  # jitter
     kept = {name: getattr(settings, name) for name in (*_SETTINGS, "WORKER_CONCURRENCY", "WORKER_LANES", "MEDIA_ROOT",
                                                       "SPOOL_DIR", "EPOCH_DIR", "PROVIDER_KEYS")}  # fmt: skip
     for name, value in _SETTINGS.items():
@@ -96,7 +98,9 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     plan = nemesis.plan(chance, User.objects.get(username="person"))
     settings.WORKER_CONCURRENCY = plan["concurrency"]
     settings.WORKER_LANES = plan["lanes"]
+    settings.POLL_INTERVAL_SEC = plan["poll_s"]
     base = Database(turns)
+    database.limit(concurrency=plan["concurrency"], at_target=plan["target_limit"])
     desk = Desk(turns, chance, base, folder, plan)
     trouble = Nemesis(desk)
     base.on_gate = trouble.at_gate
@@ -148,7 +152,14 @@ class _Day:
         turns = self.desk.turns
         self.trouble.be_quiet()
         turns.tell("--- quiet ---")
+        # New lanes that ask seldom: hours pass in few steps. One on each host, so that each host's spool is read.
+        settings.POLL_INTERVAL_SEC = 30.0
+        for actor in list(self.desk.lanes):
+            actor.inbox.append(actor.stop)
         self.desk.plan["slice_s"] = 3600.0
+        self.desk.plan["lanes"] = self.desk.plan["hosts"]
+        settings.WORKER_LANES = max(settings.WORKER_LANES, self.desk.plan["hosts"])
+        lanes.ensure_slots(settings.WORKER_LANES)
         self.desk.quiet = True
         self.judge.calm_since = self._quiet_since = turns.now
         self._next_canary_at, self._next_look_at = turns.now + CANARY_EVERY_S, turns.now + 30
@@ -162,7 +173,7 @@ class _Day:
         self._next_look_at = now + 20
         self.judge.stuck_now()
         self._settled = self.judge.settled()
-        if self._next_canary_at <= now < self._quiet_since + 1200:
+        if not self._settled and self._next_canary_at <= now < self._quiet_since + 1200:
             self._next_canary_at = now + CANARY_EVERY_S
             if self.judge.lost_sends():
                 self.desk.create_job("a canary")

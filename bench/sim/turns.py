@@ -40,7 +40,6 @@ class Actor:
 
     def _run(self) -> None:
         self._turn.acquire()
-        self.turns.enter()
         try:
             if not self.dead:
                 self._live()
@@ -88,7 +87,6 @@ class Turns:
         self.failure: BaseException | None = None
         self.between: Callable[[], None] = lambda: None
         self.on_advance: Callable[[float], None] = lambda _seconds: None
-        self.enter: Callable[[], None] = lambda: None  # in each new thread, first
         self.before_move: Callable[[], None] = lambda: None
         self._until: Callable[[], bool] = lambda: True
         self._driver = threading.Semaphore(0)

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import display, phases
-from jobs.admin import filters, job_page, jobs_rows, verbs
+from jobs.admin import case_words, evidence, filters, job_page, jobs_rows, notices, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
@@ -84,15 +84,14 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("case"))
     def what_cell(self, case: Any) -> SafeString:
-        kind = CaseKind(case.kind)
         second = (
             display.RESOLUTIONS.get(case.resolution, case.resolution)
             if case.resolved_at
-            else display.CASE_HINTS[kind][0]
+            else case_words.hint(case)
         )
         return format_html(
             '<span class="what"><span class="what-first"><span>{}</span></span><span class="what-second" title="{}">{}</span></span>',
-            str(case.get_kind_display()).capitalize(),
+            case_words.title(case),
             second,
             second,
         )
@@ -133,7 +132,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
     def age_cell(self, case: Any) -> SafeString:
         until = case.resolved_at or case.shown_now
         return format_html(
-            '<time datetime="{}" title="{}">{}</time>',
+            '<time datetime="{}" title="{}" dir="auto">{}</time>',
             case.opened_at.isoformat(),
             display.exact(case.opened_at),
             display.short((until - case.opened_at).total_seconds()),
@@ -161,13 +160,13 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": str(case.get_kind_display()).capitalize(),
+            "title": case_words.title(case, job),
             "now": now,
             "case": case,
-            "notice": job_page.case_notice(case, request.user),
+            "notice": notices.of_case(case, request.user, job),
             "resolution": display.RESOLUTIONS.get(case.resolution, case.resolution),
             "overdue": case.resolved_at is None and case.due_at < now,
-            "detail": job_page.evidence_lines(case.detail),
+            "detail": evidence.groups(case.detail),
             "job": job,
         }
         if job is not None:

@@ -185,7 +185,7 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
                 route=route,
                 kind=Kind(route[0].kind),
                 photos=photos,
-                reference=_reference(data["reference"], at, len(prompts)),
+                reference=intake.numbered_reference(data["reference"], at, len(prompts)),
             )
             for at, prompt in enumerate(prompts, 1)
         ]
@@ -211,11 +211,3 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
         only = batch.jobs.first()
         return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[only.pk if only else 0]))
     return HttpResponseRedirect(f"{reverse('admin:jobs_job_changelist')}?batch={batch.pk}")
-
-
-def _reference(reference: str, at: int, many: int) -> str:
-    """One job keeps the reference as it is; several get a number behind it, within the length that is allowed."""
-    if not reference or many == 1:
-        return reference
-    number = f"-{at}"
-    return reference[: intake.MAX_REFERENCE_CHARS - len(number)] + number

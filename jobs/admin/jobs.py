@@ -115,7 +115,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def age_cell(self, job: Any) -> SafeString:
         words = display.short((job.shown_now - job.created_at).total_seconds())
         return format_html(
-            '<time datetime="{}" title="{}">{}</time>',
+            '<time datetime="{}" title="{}" dir="auto">{}</time>',
             job.created_at.isoformat(),
             display.exact(job.created_at),
             words,
@@ -140,6 +140,8 @@ class JobAdmin(VerbsMixin, MachineAdmin):
             **self.admin_site.each_context(request),
             "opts": self.opts,
             **job_page.context(job, user=request.user, now=clock.now()),
+            # The page itself asks for its live parts every few seconds (jobs/static/desk/live.js).
+            "layout": "desk/live.html" if request.headers.get("X-Live") else "admin/base_site.html",
         }
         return TemplateResponse(request, "desk/job.html", context)
 

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobs import display, phases
 from jobs.models import Job, ProviderTask
-from jobs.states import JobState, Phase
+from jobs.states import CaseKind, JobState, Phase, TaskState
 from jobs.templatetags import desk
 from providers.contract import Charge
 
@@ -56,13 +56,26 @@ def money_lines(job: Job) -> list[str]:
     return lines
 
 
+def reason_words(job: Job) -> str:
+    """Why the job stands as it does, in words; "" for nothing to tell. More exact than the constant where no target made
+    it: the last one refused it, or failed at it."""
+    if job.reason == CaseKind.REFUSED_BY_ALL:
+        last = max(job.tasks.all(), key=lambda task: task.created_at, default=None)
+        if last is not None and last.state == TaskState.FAILED:
+            return _("failed at the provider")
+        if last is not None and last.state == TaskState.REFUSED:
+            return _("refused by every target") if len(job.route) > 1 else _("refused")
+    return display.reason(job.reason)
+
+
 def dress(jobs: Sequence[Job], now: datetime) -> None:
     """Hang onto each job what lists show: `shown_phase`, `shown_overdue`, `shown_wait`, `shown_now`."""
     waits = phases.why_waiting(jobs, now)
     for job in jobs:
+        task = blocking_task(job)
         job.shown_now = now  # type: ignore[attr-defined]
-        job.shown_phase = phases.phase(job, blocking_task(job), now)  # type: ignore[attr-defined]
-        job.shown_overdue = phases.is_late(job, now)  # type: ignore[attr-defined]
+        job.shown_phase = phases.phase(job, task, now)  # type: ignore[attr-defined]
+        job.shown_overdue = phases.is_late(job, task, now)  # type: ignore[attr-defined]
         job.shown_wait = waits.get(job.pk)  # type: ignore[attr-defined]
 
 
@@ -104,7 +117,7 @@ def state_cell(job: Any) -> SafeString:
             else job.shown_wait.text
         )
     elif job.state in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}:
-        below = display.reason(job.reason)
+        below = reason_words(job)
     return format_html(
         '<span class="state-cell"><span class="state-pills">{}</span>{}</span>',
         pills,

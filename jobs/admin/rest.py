@@ -18,7 +18,7 @@ from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.filters import CreatedFilter
 from jobs.admin.index import LANE_DEAD_AFTER
 from jobs.clock import clock
-from jobs.models import Lane, Result, SpoolHost, StandingDecision, Tenant
+from jobs.models import Job, Lane, Result, SpoolHost, StandingDecision, Tenant
 from jobs.templatetags import desk
 
 
@@ -29,6 +29,7 @@ class ResultAdmin(MachineAdmin):
     list_display_links = ("what_cell",)
     list_filter = ("job__tenant", CreatedFilter)
     search_fields = ("job__reference",)
+    search_help_text = gettext_lazy("Reference, prompt, number or provider id of the job")
     sortable_by = ()
     empty = EmptyState(
         "image",
@@ -40,6 +41,13 @@ class ResultAdmin(MachineAdmin):
         return Result.objects.select_related("job", "uploaded_by").defer(
             "job__prompt", "job__params"
         )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        if not search_term.strip():
+            return queryset, False
+        return queryset.filter(job__in=Job.objects.search(search_term).values("pk")), False
 
     def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         now = clock.now()

@@ -118,9 +118,9 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("status"))
     def state_cell(self, task: ProviderTask) -> SafeString:
-        look = display.TASK_STATES[TaskState(task.state)]
+        look = display.task_look(task)
         said = task.last_status if task.state == TaskState.ACCEPTED else ""
-        if not said and task.failure_class and task.state != TaskState.UNKNOWN:
+        if not said and task.state in {TaskState.REFUSED, TaskState.FAILED, TaskState.UNSENT}:
             said = display.reason(task.failure_class)
         below = format_html('<span class="small">{}</span>', said) if said else ""
         return format_html('<span class="state-cell">{}{}</span>', desk.pill(look), below)
@@ -144,7 +144,10 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
         at = task.armed_at or task.created_at
         words = display.short((task.shown_now - at).total_seconds())
         return format_html(
-            '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words
+            '<time datetime="{}" title="{}" dir="auto">{}</time>',
+            at.isoformat(),
+            display.exact(at),
+            words,
         )
 
     @admin.display(description="", empty_value="")
@@ -175,8 +178,8 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
             "now": now,
             "task": task,
             "send": job_page.send(task, user=request.user),
-            "reason": display.reason(task.failure_class) if task.failure_class else "",
-            "released": display.reason(task.released_by) if task.released_by else "",
+            "reason": display.reason(task.failure_class),
+            "released": display.reason(task.released_by),
             "costs": [
                 (label, display.money(cost, task.currency))
                 for label, cost in (

@@ -99,7 +99,7 @@ def _resend_effects(job: Job) -> list[Effect]:
                     "The earlier send (%(state)s) may have cost %(money)s. If it did, the studio pays twice."
                 )
                 % {
-                    "state": display.TASK_STATES[TaskState(task.state)].word,
+                    "state": display.task_look(task).word,
                     "money": money_of(task),
                 },
             )
@@ -241,10 +241,8 @@ MANUAL = Verb(
     done=gettext_lazy("The job is marked for manual handling."),
     form=desk_forms.NoteForm,
     effects=_manual_effects,
-    offered=lambda job: (
-        job.state not in {JobState.SUCCEEDED, JobState.CANCELLED}
-        and not (job.state == JobState.MANUAL and job.reason == CaseKind.BY_HAND)
-    ),
+    # A job that needs a person has its case already: it is taken, not opened a second time.
+    offered=lambda job: job.state in {JobState.PENDING, JobState.ACTIVE, JobState.FAILED},
     run=lambda job, actor, now, data: staff.mark_manual(
         job_id=job.pk, actor=actor, now=now, note=data["note"]
     ),

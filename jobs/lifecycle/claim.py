@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -16,8 +16,9 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from jobs.lifecycle import events
+from jobs.lifecycle import events, providers
 from jobs.models import Job, ProviderTask
+from jobs.rooms import Rooms, rooms
 from jobs.rules import Limits
 from jobs.states import JobState
 
@@ -28,10 +29,6 @@ SELECT t.id, t.provider, t.model, t.price, t.currency, t.max_in_flight, a.id
 FROM providers_target t
 JOIN providers_account a ON a.provider = t.provider AND a.fingerprint = ANY(%(fingerprints)s)
 WHERE t.enabled AND t.stopped_at IS NULL
-  AND NOT EXISTS (
-    SELECT 1 FROM providers_providerstate s
-    WHERE s.account_id = a.id AND s.model IN ('', t.model)
-      AND (s.state = 'paused' OR s.blocked_until > %(now)s))
   AND (
     SELECT coalesce(sum(k.estimated_cost), 0) FROM jobs_providertask k
     WHERE k.target_id = t.id AND k.charge = 'possible'
@@ -46,13 +43,17 @@ WHERE state IN ('intent', 'sending', 'accepted') AND (armed_at IS NULL OR armed_
 GROUP BY 1, 2
 """
 
-# One probe of the partial index a tenant and target; the limit is the room that is left for them.
+# One probe of the partial index a tenant and target; the limit is the room that is left for them. Where the target is shut
+# (`elsewhere`), only jobs whose route goes on to an open one, over an index of its own.
 _PENDING = """
-SELECT j.id, j.tenant_id, j.target_id
-FROM unnest(%(tenants)s::bigint[], %(targets)s::bigint[], %(rooms)s::int[]) AS open(tenant_id, target_id, room)
+SELECT j.id, j.tenant_id, j.target_id, j.route
+FROM unnest(%(tenants)s::bigint[], %(targets)s::bigint[], %(rooms)s::int[], %(elsewhere)s::boolean[])
+  AS open(tenant_id, target_id, room, elsewhere)
 CROSS JOIN LATERAL (
-  SELECT id, tenant_id, target_id, priority, not_before FROM jobs_job
+  SELECT id, tenant_id, target_id, priority, not_before, route FROM jobs_job
   WHERE state = 'pending' AND tenant_id = open.tenant_id AND target_id = open.target_id AND not_before <= %(now)s
+    AND (NOT open.elsewhere OR (
+      cardinality(route) > 1 AND route[array_position(route, target_id) + 1:] && %(open)s::bigint[]))
     -- An earlier send that was released as free or absent, and then turned out to cost: nothing more is sent.
     AND NOT EXISTS (
       SELECT 1 FROM jobs_providertask k
@@ -124,10 +125,28 @@ def claim_sends(
             row[0]: OpenTarget(**dict(zip(OpenTarget.__slots__, row, strict=True)))
             for row in cursor
         }
-        picked = _pick(
-            cursor, targets=targets, by_target=by_target, by_tenant=by_tenant, room=room, now=now
+        found = rooms(
+            targets={target.id: (target.account_id, target.model) for target in targets.values()},
+            late=late,
+            patience_s=limits.patience_s,
+            now=now,
         )
-        return _write_intents(picked, targets=targets, run_id=run_id, host=host, now=now)
+        deal = _Deal(
+            targets=targets,
+            rooms=found,
+            by_target=by_target,
+            room=room,
+            fallback_on=limits.fallback_on,
+        )
+        picked = _pick(cursor, deal=deal, by_tenant=by_tenant, room=room, now=now)
+        intents = _write_intents(picked, targets=targets, run_id=run_id, host=host, now=now)
+        for intent in intents:
+            if intent.target.id in found.probes:
+                # Where somebody's probe is on its way after all, arm holds this one back.
+                providers.take_probe(
+                    task_id=intent.task_id, account_id=intent.target.account_id, model=intent.target.model, now=now
+                )  # fmt: skip
+        return intents
 
 
 def _in_flight(cursor: Any, late: datetime) -> tuple[Counter[int], Counter[int]]:
@@ -140,63 +159,122 @@ def _in_flight(cursor: Any, late: datetime) -> tuple[Counter[int], Counter[int]]
     return by_target, by_tenant
 
 
+_Row = tuple[int, int, int, list[int]]  # job, tenant, target, route
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """`from_target` is where the job wanted to go; another than `target_id` where that is shut."""
+
+    job_id: int
+    tenant_id: int
+    target_id: int
+    from_target: int
+
+
+class _Deal:
+    """What is left of the targets, and where a job can go."""
+
+    def __init__(
+        self,
+        *,
+        targets: dict[int, OpenTarget],
+        rooms: Rooms,
+        by_target: Counter[int],
+        room: int,
+        fallback_on: Collection[str],
+    ) -> None:
+        self._rooms = rooms
+        self._room = {
+            target.id: room
+            if target.max_in_flight is None
+            else min(room, target.max_in_flight - by_target[target.id])
+            for target in targets.values()
+        }
+        self.shut = {
+            target_id for target_id in targets if rooms.goes_elsewhere(target_id, fallback_on)
+        }
+
+    def left(self, target_id: int) -> int:
+        most = self._rooms.left(target_id)
+        here = self._room.get(target_id, 0)
+        return here if most is None else min(here, most)
+
+    def open(self) -> list[int]:
+        return [target_id for target_id in self._room if self.left(target_id) > 0]
+
+    def goes_to(self, row: _Row) -> int | None:
+        """The job's own target; where that is shut, the next of its route that takes something. None: it waits."""
+        _job, _tenant, target_id, route = row
+        if target_id not in self.shut:
+            return target_id if self.left(target_id) > 0 else None
+        after = route[route.index(target_id) + 1 :]
+        return next(
+            (other for other in after if other not in self.shut and self.left(other) > 0), None
+        )
+
+    def take(self, target_id: int) -> None:
+        self._room[target_id] -= 1
+        self._rooms.take(target_id)
+
+
 def _pick(
-    cursor: Any,
-    *,
-    targets: dict[int, OpenTarget],
-    by_target: Counter[int],
-    by_tenant: Counter[int],
-    room: int,
-    now: datetime,
-) -> list[tuple[int, int, int]]:
-    """Deal round robin over tenants. Returns (job id, tenant id, target id)."""
-    target_room = {
-        target.id: room
-        if target.max_in_flight is None
-        else min(room, target.max_in_flight - by_target[target.id])
-        for target in targets.values()
-    }
+    cursor: Any, *, deal: _Deal, by_tenant: Counter[int], room: int, now: datetime
+) -> list[_Picked]:
+    """Deal round robin over tenants."""
+    opened = deal.open()
     cursor.execute("SELECT id, max_in_flight FROM jobs_tenant ORDER BY id")
     tenant_room = {
         tenant_id: room if most is None else min(room, most - by_tenant[tenant_id])
         for tenant_id, most in cursor.fetchall()
     }
+    asked = [(target_id, deal.left(target_id), False) for target_id in opened]
+    if opened:
+        asked += [(target_id, room, True) for target_id in sorted(deal.shut)]
     pairs = [
-        (tenant_id, target_id, min(free, target_room[target_id]))
+        (tenant_id, target_id, min(free, left), elsewhere)
         for tenant_id, free in tenant_room.items()
         if free > 0
-        for target_id in target_room
-        if target_room[target_id] > 0
+        for target_id, left, elsewhere in asked
     ]
     if not pairs:
         return []
-    tenants, target_ids, rooms = (list(column) for column in zip(*pairs, strict=True))
+    tenants, target_ids, most, elsewhere = (list(column) for column in zip(*pairs, strict=True))
     cursor.execute(
-        _PENDING, {"tenants": tenants, "targets": target_ids, "rooms": rooms, "now": now}
+        _PENDING,
+        {
+            "tenants": tenants,
+            "targets": target_ids,
+            "rooms": most,
+            "elsewhere": elsewhere,
+            "open": opened,
+            "now": now,
+        },
     )
-    queues: dict[int, deque[tuple[int, int, int]]] = {}
+    queues: dict[int, deque[_Row]] = {}
     for row in cursor.fetchall():
         queues.setdefault(row[1], deque()).append(row)
     # Who has least in flight goes first, so that a small tenant is not always behind a big one.
     order = deque(sorted(queues, key=lambda tenant_id: (by_tenant[tenant_id], tenant_id)))
-    picked: list[tuple[int, int, int]] = []
+    picked: list[_Picked] = []
     while order and len(picked) < room:
         tenant_id = order.popleft()
         queue = queues[tenant_id]
-        while queue and target_room[queue[0][2]] <= 0:
+        goes_to = None
+        while queue and (goes_to := deal.goes_to(queue[0])) is None:
             queue.popleft()
-        if not queue or tenant_room[tenant_id] <= 0:
+        if not queue or goes_to is None or tenant_room[tenant_id] <= 0:
             continue
-        job = queue.popleft()
+        job_id, _tenant, target_id, _route = queue.popleft()
         tenant_room[tenant_id] -= 1
-        target_room[job[2]] -= 1
-        picked.append(job)
+        deal.take(goes_to)
+        picked.append(_Picked(job_id, tenant_id, goes_to, target_id))
         order.append(tenant_id)
     return picked
 
 
 def _write_intents(
-    picked: list[tuple[int, int, int]],
+    picked: list[_Picked],
     *,
     targets: dict[int, OpenTarget],
     run_id: uuid.UUID,
@@ -207,21 +285,33 @@ def _write_intents(
         return []
     tasks = [
         ProviderTask(
-            job_id=job_id,
-            tenant_id=tenant_id,
-            target_id=target_id,
-            account_id=targets[target_id].account_id,
-            estimated_cost=targets[target_id].price,
-            currency=targets[target_id].currency,
+            job_id=one.job_id,
+            tenant_id=one.tenant_id,
+            target_id=one.target_id,
+            account_id=targets[one.target_id].account_id,
+            estimated_cost=targets[one.target_id].price,
+            currency=targets[one.target_id].currency,
             run_id=run_id,
             host=host,
             created_at=now,
         )
-        for job_id, tenant_id, target_id in picked
+        for one in picked
     ]
     ProviderTask.objects.bulk_create(tasks)
-    Job.objects.filter(pk__in=[job_id for job_id, _, _ in picked]).update(
-        state=JobState.ACTIVE, reason="", reason_text=""
+    active = {"state": JobState.ACTIVE, "reason": "", "reason_text": ""}
+    Job.objects.filter(pk__in=[one.job_id for one in picked]).update(**active)
+    moved = [one for one in picked if one.target_id != one.from_target]
+    for one in moved:
+        Job.objects.filter(pk=one.job_id).update(target_id=one.target_id)
+    events.write(
+        events.event(
+            job_id=one.job_id,
+            kind="switched",
+            now=now,
+            target=targets[one.target_id].model,
+            from_target=targets[one.from_target].model,
+        )
+        for one in moved
     )
     events.write(
         events.event(
@@ -256,7 +346,7 @@ RETURNING t.id, due.due_at
 DUE_COLUMNS = {
     "next_poll_at": "",
     "next_fetch_at": "",
-    "next_look_at": "AND state = 'unknown' AND armed_at IS NOT NULL",
+    "next_look_at": "AND (state = 'unknown' OR absent_at IS NOT NULL) AND armed_at IS NOT NULL",
     "next_receipt_at": "",
 }
 

@@ -16,13 +16,13 @@ from jobs import evidence, policy
 from jobs.lifecycle import events
 from jobs.models import Case, Job, JobEvent, ProviderTask, Result, StandingDecision
 from jobs.policy import Decision, JobView, Rules, TaskView
+from jobs.rules import FETCH_TRIES
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Account, Target
 
 logger = logging.getLogger(__name__)
 
-FETCH_TRIES = 8
 CASE_DUE_S = 24 * 3600.0
 BLOCKING_CASE_DUE_S = 4 * 3600.0
 
@@ -49,6 +49,7 @@ def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.R
 def _set_aside(job_id: int, *, now: datetime, why: str) -> None:
     """A job that can't be decided becomes a case, so that it holds up no other."""
     with transaction.atomic():
+        Job.objects.select_for_update(no_key=True).filter(pk=job_id).first()  # before its tasks
         tasks = ProviderTask.objects.filter(job_id=job_id, undecided_since__isnull=False)
         task_id = tasks.values_list("pk", flat=True).first()
         Case.objects.bulk_create(

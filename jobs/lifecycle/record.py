@@ -81,6 +81,7 @@ class Fact:
     next_poll_at: datetime | None = None
     next_fetch_at: datetime | None = None
     fetch_failed: bool = False
+    fetch_over: bool = False  # no further try, whatever next_fetch_at says
     fetch_trouble: str | None = None
     next_look_at: datetime | None = None
     looked: bool = False
@@ -142,8 +143,9 @@ UPDATE jobs_providertask t SET
   ours = coalesce(v.ours, t.ours),
   target_stops = coalesce(v.target_stops, t.target_stops),
   evidence = CASE WHEN v.evidence IS NULL THEN t.evidence ELSE t.evidence || v.evidence END,
-  files = coalesce(v.files, t.files),
-  result_text = coalesce(v.result_text, t.result_text),
+  -- Addresses may be renewed, but a verdict without a result takes none away.
+  files = coalesce(nullif(v.files, '[]'::jsonb), t.files),
+  result_text = coalesce(nullif(v.result_text, ''), t.result_text),
   undecided_since = CASE WHEN v.decides THEN coalesce(t.undecided_since, v.at) ELSE t.undecided_since END,
   polls = t.polls + v.polled::int,
   poll_failures = CASE WHEN v.poll_failed THEN t.poll_failures + 1 WHEN v.polled THEN 0 ELSE t.poll_failures END,
@@ -157,15 +159,17 @@ UPDATE jobs_providertask t SET
     WHEN v.next_poll_at IS NULL THEN t.next_poll_at
     WHEN t.hinted_at > v.at THEN least(t.next_poll_at, v.next_poll_at)
     ELSE v.next_poll_at END,
-  next_fetch_at = CASE WHEN t.stored_at IS NOT NULL OR v.stored THEN NULL
+  next_fetch_at = CASE WHEN t.stored_at IS NOT NULL OR v.stored OR v.fetch_over THEN NULL
                        ELSE coalesce(v.next_fetch_at, t.next_fetch_at) END,
   fetch_failures = t.fetch_failures + v.fetch_failed::int,
   fetch_trouble = coalesce(v.fetch_trouble, t.fetch_trouble),
   -- Whatever settles a lost send ends the looking.
   next_look_at = CASE
     WHEN coalesce(t.provider_id, v.provider_id, t.refusal_class, v.refusal_class) IS NOT NULL
-      OR t.unsent_at IS NOT NULL OR v.unsent OR t.absent_at IS NOT NULL OR v.absent
+      OR t.unsent_at IS NOT NULL OR v.unsent
       OR t.completed_at IS NOT NULL OR v.completed OR t.failed_at IS NOT NULL OR v.failed THEN NULL
+    -- Absence ends it too, but for one more look later.
+    WHEN (t.absent_at IS NOT NULL OR v.absent) AND (v.absent OR v.looked) THEN v.next_look_at
     ELSE coalesce(v.next_look_at, t.next_look_at) END,
   looks = t.looks + v.looked::int,
   absent_seen_at = CASE WHEN v.absent_seen THEN coalesce(t.absent_seen_at, v.at)
@@ -238,7 +242,8 @@ def record(*, facts: Sequence[Fact]) -> set[int]:
     except (DataError, IntegrityError):
         touched: set[int] = set()
         with transaction.atomic():
-            for fact in facts:
+            # In the common lock order: the rows stay locked until all are written.
+            for fact in sorted(facts, key=lambda fact: fact.task_id):
                 try:
                     with transaction.atomic():
                         touched |= _write([fact])
@@ -313,13 +318,15 @@ def _orphan_case(fact: Fact, why: str) -> None:
     One open case holds them all: a case is unique by kind, job and task.
     """
     kept = {"fact": _storable(to_plain(fact)), "why": _storable(why[:500])}
-    Case.objects.bulk_create(
-        [Case(kind=CaseKind.ORPHAN, opened_at=fact.at, due_at=fact.at, detail={"facts": []})],
-        ignore_conflicts=True,
-    )
-    case = Case.objects.select_for_update().get(
+    opened = Case.objects.select_for_update().filter(
         kind=CaseKind.ORPHAN, job=None, task=None, resolved_at__isnull=True
     )
+    # A person may close the case between our finding it open and our locking it: then a new one is opened.
+    while (case := opened.first()) is None:
+        Case.objects.bulk_create(
+            [Case(kind=CaseKind.ORPHAN, opened_at=fact.at, due_at=fact.at, detail={"facts": []})],
+            ignore_conflicts=True,
+        )
     facts = case.detail.setdefault("facts", [])
     if kept not in facts:
         facts.append(kept)
@@ -344,9 +351,10 @@ def _storable(value: Any) -> Any:
 
 
 def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
-    task = ProviderTask.objects.get(pk=fact.task_id)
     # The facts disagree: nobody may conclude absence for this task any more.
-    ProviderTask.objects.filter(pk=task.pk).update(undecided_since=fact.at, next_look_at=None)
+    ProviderTask.objects.filter(pk=fact.task_id).update(undecided_since=fact.at, next_look_at=None)
+    task = ProviderTask.objects.get(pk=fact.task_id)
+    kept = {"why": _storable(why[:500]), "fact": _storable(to_plain(fact))}
     Case.objects.bulk_create(
         [
             Case(
@@ -357,11 +365,19 @@ def _open_conflict(fact: Fact, job_id: int, *, why: str) -> set[int]:
                 currency=task.currency,
                 opened_at=fact.at,
                 due_at=fact.at,
-                detail={"why": _storable(why[:500]), "fact": _storable(to_plain(fact))},
+                detail=kept,
             )
         ],
         ignore_conflicts=True,
     )
+    # A third fact is kept beside the second. Whoever closes the case waits for the task's row, which is ours.
+    case = Case.objects.get(
+        kind=CaseKind.CONFLICT, job_id=job_id, task_id=task.pk, resolved_at__isnull=True
+    )
+    told = [{name: case.detail.get(name) for name in kept}, *case.detail.get("also", [])]
+    if kept not in told:
+        case.detail["also"] = [*told[1:], kept]
+        case.save(update_fields=["detail"])
     events.write(
         [
             events.event(

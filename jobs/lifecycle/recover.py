@@ -24,6 +24,7 @@ _OVERDUE_SENDS = """
 SELECT id FROM jobs_providertask
 WHERE state = 'sending' AND send_not_after + make_interval(secs => coalesce(call_deadline_s, 0) + %(margin)s) <= %(now)s
 ORDER BY id LIMIT 500
+FOR NO KEY UPDATE SKIP LOCKED
 """
 
 
@@ -58,28 +59,37 @@ def withdraw_dead_intents(*, live: Collection[UUID], now: datetime) -> set[int]:
 
 
 def declare_lost(*, now: datetime) -> set[int]:
-    """Sends whose answer can't come any more: outcome unknown."""
-    with connection.cursor() as cursor:
-        cursor.execute(_OVERDUE_SENDS, {"margin": ABSENCE_MARGIN_S, "now": now})
-        ids = [row[0] for row in cursor.fetchall()]
-    return record(
-        facts=[
-            Fact(
-                task_id=pk, at=now, kind="lost", decides=True, lost=True, next_look_at=now,
-                failure_class="unknown", failure_text="The worker died or stood still during the send.",
-                data={"class": "unknown", "reason": "the worker died or stood still during the send"},
-            )
-            for pk in ids
-        ]
-    )  # fmt: skip
+    """Sends whose answer can't come any more: outcome unknown.
+
+    Under their locks: an answer that is recorded after all at this moment is not written over with "unknown".
+    """
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_OVERDUE_SENDS, {"margin": ABSENCE_MARGIN_S, "now": now})
+            ids = [row[0] for row in cursor.fetchall()]
+        return record(
+            facts=[
+                Fact(
+                    task_id=pk, at=now, kind="lost", decides=True, lost=True, next_look_at=now,
+                    failure_class="unknown", failure_text="The worker died or stood still during the send.",
+                    data={"class": "unknown", "reason": "the worker died or stood still during the send"},
+                )
+                for pk in ids
+            ]
+        )  # fmt: skip
 
 
 # Whoever worked at the rows is gone: what it had put off to the end of its lease is due at once.
+_AT_WORK = """
+SELECT id FROM jobs_providertask
+WHERE work_run_id IS NOT NULL AND {whose}
+ORDER BY id FOR NO KEY UPDATE
+"""
 _GIVE_BACK = """
 UPDATE jobs_providertask
 SET work_run_id = NULL, deaths = deaths + %(died)s,
   undecided_since = CASE WHEN %(died)s > 0 THEN created_at ELSE undecided_since END, {columns}
-WHERE work_run_id IS NOT NULL AND {whose}
+WHERE id = ANY(%(ids)s)
 """
 _COLUMNS = ", ".join(
     f"{column} = CASE WHEN {column} BETWEEN %(now)s AND %(leases)s THEN %(now)s ELSE {column} END"
@@ -100,10 +110,13 @@ def count_deaths(*, live: Collection[UUID], now: datetime) -> None:
 
 def _give_back(whose: str, values: dict[str, Any], *, now: datetime) -> None:
     leases = now + timedelta(seconds=LONGEST_LEASE_S)
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Lock in id order first: the UPDATE itself promises no order.
+        cursor.execute(_AT_WORK.format(whose=whose), values)
+        ids = [row[0] for row in cursor.fetchall()]
         cursor.execute(
-            _GIVE_BACK.format(columns=_COLUMNS, whose=whose),
-            {"now": now, "leases": leases, **values},
+            _GIVE_BACK.format(columns=_COLUMNS),
+            {"now": now, "leases": leases, "ids": ids, **values},
         )
 
 

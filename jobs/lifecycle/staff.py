@@ -34,12 +34,21 @@ _PERSON_MAY_RELEASE = frozenset(
 
 @contextmanager
 def _locked(job_id: int) -> Iterator[Job]:
-    """The job under its row lock, in one transaction with everything done to it."""
+    """The job and its tasks under their row locks, in one transaction with everything done to them.
+
+    The tasks too, as a decision does: no fact and no arm slips in between a verb's look at them and its writing.
+    """
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True, of=("self",)).filter(pk=job_id).first()
         if job is None:
             raise Refused(_("There is no job %(id)s.") % {"id": job_id})
+        _lock_tasks(job_id)
         yield job
+
+
+def _lock_tasks(job_id: int) -> None:
+    tasks = ProviderTask.objects.filter(job_id=job_id).order_by("pk")
+    list(tasks.select_for_update(no_key=True).values_list("pk"))
 
 
 def _blocking(job: Job) -> ProviderTask | None:
@@ -54,8 +63,7 @@ def _blocking(job: Job) -> ProviderTask | None:
             released_by=Release.PERSON, charge__in=[Charge.POSSIBLE, Charge.CHARGED]
         )
     return (
-        ProviderTask.objects.select_for_update(no_key=True)
-        .filter(Q(blocks_send=True) | not_free_after_all, job=job)
+        ProviderTask.objects.filter(Q(blocks_send=True) | not_free_after_all, job=job)
         .order_by("-blocks_send", "created_at")
         .first()
     )
@@ -169,6 +177,8 @@ def retry_on_target(
             raise Refused(_("That target is closed."))
         if job.state == JobState.SUCCEEDED:
             raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
+        if job.state == JobState.PENDING and job.target_id == target.pk and job.not_before <= now:
+            raise Refused(_("Job %(job)s waits for that target already.") % {"job": job.pk})
         _check_free(job)
         _close_cases(job, now=now, actor=actor, resolution="retried")
         route = [target.pk, *[pk for pk in job.route if pk != target.pk]]
@@ -193,15 +203,13 @@ def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
     with _locked(job_id) as job:
         if job.state == JobState.SUCCEEDED:
             raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
+        by_hand = Case.objects.filter(job=job, kind=CaseKind.BY_HAND, resolved_at__isnull=True)
+        if by_hand.exists():
+            raise Refused(_("Job %(job)s is handled by hand already.") % {"job": job.pk})
         _withdraw_intent(job, now=now)
-        Case.objects.bulk_create(
-            [
-                Case(
-                    kind=CaseKind.BY_HAND, job=job, opened_at=now, note=note,
-                    due_at=now + decide.due_after(CaseKind.BY_HAND), owner_id=actor.pk if actor else None,
-                )
-            ],
-            ignore_conflicts=True,
+        Case.objects.create(
+            kind=CaseKind.BY_HAND, job=job, opened_at=now, note=note,
+            due_at=now + decide.due_after(CaseKind.BY_HAND), owner_id=actor.pk if actor else None,
         )  # fmt: skip
         Job.objects.filter(pk=job.pk).update(
             state=JobState.MANUAL, reason=CaseKind.BY_HAND, reason_text=note, finished_at=None,
@@ -230,6 +238,8 @@ def resolve(
             raise Refused(
                 _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
             )
+        if outcome == "gave_up" and job.state == JobState.FAILED and job.decided_at is not None:
+            raise Refused(_("Job %(job)s was given up already.") % {"job": job.pk})
         if not note.strip():
             raise Refused(
                 _("Say in the note what was done; whoever reads this later will need it.")
@@ -305,15 +315,15 @@ def _release_by_person(job: Job, *, actor: Actor) -> None:
 
 def poll_now(*, task_id: UUID, actor: Actor, now: datetime) -> None:
     """Ask the provider about a watched task at once."""
-    moved = ProviderTask.objects.filter(
-        pk=task_id, provider_id__isnull=False, completed_at__isnull=True, stored_at__isnull=True
-    ).update(next_poll_at=now, hinted_at=now)
-    if not moved:
-        raise Refused(
-            _("There is nothing to ask: the provider's id is not known, or it has answered.")
-        )
-    task = ProviderTask.objects.get(pk=task_id)
     with transaction.atomic():
+        moved = ProviderTask.objects.filter(
+            pk=task_id, provider_id__isnull=False, completed_at__isnull=True, stored_at__isnull=True
+        ).update(next_poll_at=now, hinted_at=now)
+        if not moved:
+            raise Refused(
+                _("There is nothing to ask: the provider's id is not known, or it has answered.")
+            )
+        task = ProviderTask.objects.get(pk=task_id)
         events.write(
             [
                 events.event(
@@ -349,48 +359,62 @@ def attach_provider_id(
                         )
                     ]
                 )  # fmt: skip
+                decide.decide(job_ids=[job.pk], rules=rules(), now=now, rng=random.Random())  # noqa: S311  jitter
                 bell.ring()
     except IntegrityError as error:
         raise Refused(_("This id belongs to another task already.")) from error
-    decide.decide(job_ids=[found], rules=rules(), now=now, rng=random.Random())  # noqa: S311  jitter
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _locked_case(case_id: int) -> Iterator[Case]:
+    """The case under its row lock, after its job and the job's tasks: everyone who writes cases locks in that order."""
+    with transaction.atomic():
+        # Neither of a case's job and task ever changes.
+        job_id = Case.objects.filter(pk=case_id).values_list("job_id", flat=True).first()
+        if job_id is not None:
+            list(Job.objects.filter(pk=job_id).select_for_update(no_key=True).values_list("pk"))
+            _lock_tasks(job_id)
+        case = Case.objects.select_for_update(no_key=True).filter(pk=case_id).first()
+        if case is None:
+            raise Refused(_("There is no such case."))
+        yield case
+
+
 def take_case(*, case_id: int, actor: Actor, now: datetime) -> None:
-    """Make it mine; an owner who is at it already keeps it unless it is the same person."""
-    mine = Case.objects.filter(pk=case_id, resolved_at__isnull=True).filter(Q(owner=None) | Q(owner_id=actor.pk if actor else None))  # fmt: skip
-    if not mine.update(owner_id=actor.pk if actor else None):
-        raise Refused(_("This case is closed, or somebody else has it."))
-    _case_event(case_id, "case_taken", actor=actor, now=now)
+    """Make it mine; an owner who is at it already keeps it. Taking one's own case again changes nothing."""
+    with _locked_case(case_id) as case:
+        mine = actor.pk if actor else None
+        if case.resolved_at is not None or case.owner_id not in {None, mine}:
+            raise Refused(_("This case is closed, or somebody else has it."))
+        if case.owner_id is None:
+            Case.objects.filter(pk=case_id).update(owner_id=mine)
+            _case_event(case, "case_taken", actor=actor, now=now)
 
 
 def note_case(*, case_id: int, actor: Actor, now: datetime, note: str) -> None:
     """Add a line to the case's note."""
-    case = Case.objects.filter(pk=case_id).first()
-    if case is None:
-        raise Refused(_("There is no such case."))
-    line = f"{now:%Y-%m-%d %H:%M} {actor.get_username() if actor else ''}: {note.strip()}"
-    Case.objects.filter(pk=case_id).update(note=f"{case.note}\n{line}".strip())
-    _case_event(case_id, "case_noted", actor=actor, now=now, note=note.strip())
+    with _locked_case(case_id) as case:
+        line = f"{now:%Y-%m-%d %H:%M} {actor.get_username() if actor else ''}: {note.strip()}"
+        Case.objects.filter(pk=case_id).update(note=f"{case.note}\n{line}".strip())
+        _case_event(case, "case_noted", actor=actor, now=now, note=note.strip())
 
 
 def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, note: str) -> None:
     """Close a case that holds nothing up. One that does is closed by what settles its job: retry, resend, attach, resolve."""
-    case = Case.objects.filter(pk=case_id, resolved_at__isnull=True).first()
-    if case is None:
-        raise Refused(_("This case is closed."))
-    if case.job_id is not None and CaseKind(case.kind) in BLOCKING_CASES:
-        job_open = Job.objects.filter(pk=case.job_id).exclude(state__in=ENDED).exists()
-        if job_open and case.kind not in {CaseKind.CONFLICT, CaseKind.POISON}:
+    with _locked_case(case_id) as case:
+        if case.resolved_at is not None:
+            raise Refused(_("This case is closed."))
+        holds_up = CaseKind(case.kind) in BLOCKING_CASES - {CaseKind.CONFLICT, CaseKind.POISON}
+        if holds_up and Job.objects.filter(cases=case).exclude(state__in=ENDED).exists():
             raise Refused(
                 _("Decide the job first: retry, send again, attach an id, or resolve it.")
             )
-    if not note.strip():
-        raise Refused(_("Say in the note what was found."))
-    with transaction.atomic():
-        Case.objects.filter(pk=case_id, resolved_at__isnull=True).update(
+        if not note.strip():
+            raise Refused(_("Say in the note what was found."))
+        Case.objects.filter(pk=case_id).update(
             resolved_at=now, resolution=resolution, resolved_by_id=actor.pk if actor else None,
             note=f"{case.note}\n{note.strip()}".strip(),
         )  # fmt: skip
@@ -399,13 +423,12 @@ def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, no
         if case.kind == CaseKind.CONFLICT and case.task_id:
             ProviderTask.objects.filter(pk=case.task_id).update(undecided_since=now)
         _case_event(
-            case_id, "case_closed", actor=actor, now=now, resolution=resolution, note=note.strip()
+            case, "case_closed", actor=actor, now=now, resolution=resolution, note=note.strip()
         )
         bell.ring()
 
 
-def _case_event(case_id: int, kind: str, *, actor: Actor, now: datetime, **data: str) -> None:
-    case = Case.objects.get(pk=case_id)
+def _case_event(case: Case, kind: str, *, actor: Actor, now: datetime, **data: str) -> None:
     if case.job_id is not None:
         events.write(
             [

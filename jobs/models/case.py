@@ -27,7 +27,7 @@ class Case(models.Model):
         POISON = CaseKind.POISON, _("workers die at it")
         RESTORE = CaseKind.RESTORE, _("set aside after a restore")
         BY_HAND = CaseKind.BY_HAND, _("handled by hand")
-        REFUSED_BY_ALL = CaseKind.REFUSED_BY_ALL, _("refused by all")
+        REFUSED_BY_ALL = CaseKind.REFUSED_BY_ALL, _("no target made it")
         ATTEMPTS_EXHAUSTED = CaseKind.ATTEMPTS_EXHAUSTED, _("attempts exhausted")
         PAID_TWICE = CaseKind.PAID_TWICE, _("paid twice?")
         DEAD_CALLBACK = CaseKind.DEAD_CALLBACK, _("callback never delivered")

@@ -6,8 +6,10 @@ import uuid
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Upper
 from django.utils.translation import gettext_lazy as _
 
 from jobs.querysets import JobQuerySet
@@ -153,6 +155,10 @@ class Job(models.Model):
             # Search by the customer's reference.
             models.Index(fields=["reference"], name="job_reference", opclasses=["varchar_pattern_ops"],
                          condition=~Q(reference="")),
+            # Search by words of the prompt (JobQuerySet.search): what `icontains` asks, UPPER(prompt) LIKE '%…%'.
+            GinIndex(OpClass(Upper("prompt"), name="gin_trgm_ops"), name="job_prompt_words"),
+            # The admin list by time of creation: its count, and pages of a short time.
+            models.Index(F("created_at").desc(), name="job_created"),
         ]  # fmt: skip
 
     def __str__(self) -> str:

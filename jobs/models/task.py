@@ -7,7 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import Case as When_
-from django.db.models import Q, Value, When
+from django.db.models import F, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
@@ -262,6 +262,17 @@ class ProviderTask(models.Model):
             models.Index(fields=["work_run_id"], name="task_at_work", condition=Q(work_run_id__isnull=False)),
             # Exposure brake and the money on the desk: possible charges by target.
             models.Index(fields=["target", "state"], name="task_possible", condition=Q(charge="possible")),
+            # Quota windows and the breaker's share: an account's newest sends.
+            models.Index(fields=["account", "armed_at"], name="task_sends", condition=Q(armed_at__isnull=False)),
+            # The admin list by state, in its order, and the open rows of stuck.py. Stored ones, nearly all, are found
+            # fast without it.
+            models.Index(F("state"), F("job").desc(), F("created_at").desc(), name="task_not_stored",
+                         condition=~Q(state="stored")),
+            # The admin list by the charges that are rare.
+            models.Index(F("charge"), F("job").desc(), F("created_at").desc(), name="task_charge_undone",
+                         condition=Q(charge__in=["refunded", "written_off"])),
+            # stuck.py: whether sends of a target go out these days.
+            models.Index(F("target"), F("created_at").desc(), name="task_newest_of_target"),
             # The freshness canary of a lost send: later sends of the account that the provider named.
             models.Index(fields=["account", "armed_at"], name="task_canary",
                          condition=Q(provider_id__isnull=False)),

@@ -24,6 +24,7 @@ from providers.contract import (
 from providers.http import redact_headers, redact_text, sanitise
 
 BODY_KEPT = 4000
+RESULT_LATE_S = 5.0
 
 
 def evidence(answer: Answer | NoAnswer, *, secrets: tuple[str, ...]) -> dict[str, Any]:
@@ -58,11 +59,13 @@ def _verdict(
         "last_status": _text(verdict.status or verdict.outcome, 80),
     }
     if verdict.outcome == "completed":
-        # Words instead of a picture are no result: they stay beside the case for a person to read.
+        # Words instead of a picture are no result: they stay beside the case for a person to read. A file's address may
+        # be written a moment after the completion, so it is asked for again.
         fetchable = bool(files or (kind is Kind.TEXT and verdict.text.strip()))
+        wait = timedelta(seconds=0 if fetchable else RESULT_LATE_S)
         return common | {
             "kind": "completed", "completed": True, "files": files, "result_text": sanitise(verdict.text, limit=200_000),
-            "next_fetch_at": at if fetchable else None,
+            "next_fetch_at": at + wait,
         }  # fmt: skip
     return common | {
         "kind": "failed", "failed": True, "failure_class": verdict.failure or FailureClass.DOWN,

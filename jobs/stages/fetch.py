@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 
@@ -11,6 +11,7 @@ from jobs.lane import LaneContext
 from jobs.lifecycle import claim
 from jobs.lifecycle.record import Fact, FileFact
 from jobs.models import ProviderTask
+from jobs.rules import FETCH_TRIES
 from jobs.stages import inline
 from providers import registry
 from providers.contract import FileRef, Kind, Verdict
@@ -19,6 +20,8 @@ from providers.http import Downloaded, sanitise
 DOWNLOAD_DEADLINE_S = 120.0
 LEASE_S = 180.0
 RETRY_FIRST_S, RETRY_MOST_S = 2.0, 600.0
+NO_FILE = "the provider names no file"
+OUR_STORAGE = "our storage failed"
 
 
 def claim_fetches(lane: LaneContext, room: int) -> list[ProviderTask]:
@@ -33,31 +36,43 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     stored: list[FileFact] = []
     trouble = ""
     try:
-        if task.fetch_failures or any(ref.url is None and ref.data is None for ref in refs):
-            # An address may have expired, or inline bytes could not be kept: ask for the files anew.
+        words = task.result_text if task.job.kind == Kind.TEXT and not refs else ""
+        if task.fetch_failures or not (refs or words) or any(_empty(ref) for ref in refs):
+            # An address may have expired or come late, or inline bytes could not be kept: ask for the files anew.
             refs = await _ask_again(lane, task) or refs
-        if not refs and task.result_text:
-            refs = [FileRef(data=task.result_text.encode())]
+        if words and not refs:
+            refs = [FileRef(data=words.encode())]
         for position, ref in enumerate(refs):
-            kept = await _one(lane, task, position, ref, text=not task.files)
+            kept = await _one(lane, task, position, ref, text=bool(words))
             if isinstance(kept, str):
                 trouble = kept
                 break
             stored.append(kept)
     except OSError as error:
-        trouble = f"our storage failed: {error}"
+        trouble = f"{OUR_STORAGE}: {error}"
     at = await lane.now()
     if stored and not trouble:
         return Fact(
             task_id=task.pk, at=at, kind="stored", decides=True, stored=True, results=tuple(stored),
             data={"files": len(stored), "bytes": sum(item.size_bytes for item in stored)},
         )  # fmt: skip
-    wait = min(RETRY_FIRST_S * 2**task.fetch_failures, RETRY_MOST_S)
-    reason = sanitise(trouble or "the provider names no file", limit=300)
+    wait = min(RETRY_FIRST_S * 2 ** min(task.fetch_failures, 20), RETRY_MOST_S)
+    reason = sanitise(trouble or NO_FILE, limit=300)
     return Fact(
         task_id=task.pk, at=at, kind="fetch_trouble", decides=True, fetch_failed=True, fetch_trouble=reason,
-        next_fetch_at=at + timedelta(seconds=wait), data={"reason": reason},
+        next_fetch_at=at + timedelta(seconds=wait), fetch_over=_over(task, trouble, at=at), data={"reason": reason},
     )  # fmt: skip
+
+
+def _empty(ref: FileRef) -> bool:
+    return ref.url is None and ref.data is None
+
+
+def _over(task: ProviderTask, trouble: str, *, at: datetime) -> bool:
+    """Whether asking on is in vain; a case is open then. What stands in our own way may always end."""
+    if task.fetch_failures + 1 < FETCH_TRIES or trouble.startswith(OUR_STORAGE):
+        return False
+    return not trouble or (task.watch_until is not None and at >= task.watch_until)
 
 
 async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
@@ -72,7 +87,8 @@ async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
         read = adapter.read_poll(answer)
     except ValueError:
         return []
-    return list(read.files) if isinstance(read, Verdict) else []
+    mine = isinstance(read, Verdict) and read.provider_id in {None, task.provider_id}
+    return list(read.files) if isinstance(read, Verdict) and mine else []
 
 
 async def _one(

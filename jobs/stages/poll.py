@@ -11,7 +11,7 @@ from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
 from jobs.stages import facts, inline
 from providers import registry
-from providers.contract import Answer, NoAnswer, PollTrouble
+from providers.contract import Answer, NoAnswer, PollTrouble, Verdict
 
 DEADLINE_S = 20.0
 LEASE_S = 45.0  # beyond the deadline and a recording: then another lane may ask
@@ -41,6 +41,9 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         read = adapter.read_poll(answer)
     except Exception as error:  # noqa: BLE001 - never a verdict
         read = PollTrouble(f"the answer could not be read: {error}", status=answer.status)
+    if isinstance(read, Verdict) and read.provider_id not in {None, task.provider_id}:
+        # A cache between us and the provider can mix up two answers.
+        read = PollTrouble(f"the answer is about {read.provider_id}", status=answer.status)
     if isinstance(read, PollTrouble) and task.account_id != lane.account_ids.get(provider):
         # Asked with another key than the send had: that this one does not know the task proves nothing.
         read = replace(read, missing=False)

@@ -25,6 +25,7 @@ DEADLINE_S = 30.0
 LEASE_S = 75.0
 MAX_PAGES = 200
 RECEIPTS_FOR_S = 3600.0
+# What was concluded to have cost nothing is looked at once more: a provider may take a request up, or charge, late.
 RECHECK_AFTER_S = 3600.0
 
 
@@ -87,6 +88,7 @@ def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend
         absent_seen_at=task.absent_seen_at,
         spool_clear=task.host == lane.host or clear.exists(),
         alone=alone,
+        concluded=task.absent_at is not None,
     )
 
 
@@ -117,8 +119,11 @@ async def look(lane: LaneContext, provider: str, sends: Sequence[LostSend]) -> l
                     data={"provider_id": told.provider_id},
                 )
             )  # fmt: skip
+        elif send.concluded:
+            facts.append(Fact(**base, kind=""))  # still absent: nobody looks again
         elif told.finding is Finding.ABSENT:
-            facts.append(Fact(**base, kind="absent", decides=True, absent=True))
+            again = at + timedelta(seconds=RECHECK_AFTER_S)
+            facts.append(Fact(**base, kind="absent", decides=True, absent=True, next_look_at=again))
         else:
             facts.append(
                 Fact(

@@ -79,7 +79,10 @@ def ago(at: datetime | None, now: datetime) -> SafeString:
         return format_html("{}", "—")
     words = display.ago(at, now)
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), words
+        '<time datetime="{}" title="{}" dir="auto">{}</time>',
+        at.isoformat(),
+        display.exact(at),
+        words,
     )
 
 
@@ -91,15 +94,24 @@ def clock_time(at: datetime, *, day: bool = False) -> SafeString:
     if day:
         text = f"{date_format(local, 'MONTH_DAY_FORMAT')}, {text}"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', at.isoformat(), display.exact(at), text
+        '<time datetime="{}" title="{}" dir="auto">{}</time>',
+        at.isoformat(),
+        display.exact(at),
+        text,
     )
+
+
+@register.simple_tag
+def as_of(now: datetime) -> SafeString:
+    """`as of 12:03:04`."""
+    return format_html(_("as of {}"), clock_time(now))
 
 
 @register.simple_tag
 def until(at: datetime, now: datetime) -> SafeString:
     """`until 14:05, in 12 min`, with the exact time on hover."""
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
+        '<time datetime="{}" title="{}" dir="auto">{}</time>',
         at.isoformat(),
         display.exact(at),
         display.until(at, now),

@@ -52,6 +52,9 @@ _OUTCOMES = {
 }
 # An id in a body that was cut in the middle, or that is not quite JSON.
 _ID = re.compile(r'"id"\s*:\s*"((?:aig|gen)_[A-Za-z0-9_-]{1,190})"')
+_INLINE = frozenset({"b64_json", "base64"})
+_SHORTEST_FILE = 92  # characters of base64: the smallest PNG there can be
+_DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}", re.ASCII)
 _DATA_URI = re.compile(r"data:[\w/+.-]*(?:;[\w=.-]+)*;base64,", re.IGNORECASE)
 
 RULES = Rules(
@@ -145,14 +148,12 @@ class Polza:
                 return Accepted(provider_id, _word(document))
             return _bare_refusal(answer)
         if (
-            answer.status >= 500
-            and isinstance(document, dict)
+            isinstance(document, dict)
             and document.get("object") == "media.generation"
             and (provider_id := _task_id(document)) is not None
         ):
-            return Accepted(
-                provider_id, _word(document)
-            )  # named although it stumbled: polling tells
+            # Named although it stumbled, or limited by a gateway on its way back: polling tells.
+            return Accepted(provider_id, _word(document))
         return classify(answer, rules=_rules(answer))
 
     # --- poll ---------------------------------------------------------------------------------------------------------
@@ -346,17 +347,17 @@ def _files(document: Mapping[str, Any]) -> tuple[FileRef, ...]:
     return tuple(found)
 
 
-def _walk_files(value: Any, *, depth: int) -> Iterator[FileRef]:
+def _walk_files(value: Any, *, depth: int, inline: bool = False) -> Iterator[FileRef]:
     """Every shape `data` was seen in: {"url"}, [{"url"}], [{"b64_json"}], ["https://…"], {"images": […]}."""
     if depth > 4:
         return
     if isinstance(value, str):
-        file = _file(value)
+        file = _file(value, inline=inline)
         if file is not None:
             yield file
     elif isinstance(value, list):
         for inside in value[:100]:
-            yield from _walk_files(inside, depth=depth + 1)
+            yield from _walk_files(inside, depth=depth + 1, inline=inline)
     elif isinstance(value, dict):
         names = (
             "url",
@@ -371,14 +372,20 @@ def _walk_files(value: Any, *, depth: int) -> Iterator[FileRef]:
         )
         for name in names:
             if name in value:
-                yield from _walk_files(value[name], depth=depth + 1)
+                yield from _walk_files(value[name], depth=depth + 1, inline=name in _INLINE)
 
 
-def _file(text: str) -> FileRef | None:
+def _file(text: str, *, inline: bool) -> FileRef | None:
+    """An address, or bytes in base64. Without a data URI or a name that says so (`inline`) only a long text is taken for
+    bytes: "done" and a bare id are base64 as well."""
     text = text.strip()
-    if text.startswith(("https://", "http://")):
+    if text.startswith("//"):
+        text = f"https:{text}"
+    if text[:8].lower().startswith(("https://", "http://")):
         return FileRef(url=text) if len(text) <= 4096 else None
     head = _DATA_URI.match(text)
+    if head is None and not inline and len(text) < _SHORTEST_FILE:
+        return None
     try:
         data = base64.b64decode(text[head.end() if head else 0 :], validate=True)
     except (binascii.Error, ValueError):
@@ -392,11 +399,17 @@ def _inline(photo: Photo) -> dict[str, str]:
 
 
 def _money(value: Any, *, negative: bool = False) -> Decimal | None:
-    """A finite amount told as number or decimal string; None for anything else, and for a negative cost."""
+    """A finite amount told as number or decimal string; None for anything else, and for a negative cost.
+
+    "7,84" is 7.84; "1,234" may be either of two amounts, so it is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
+    text = str(value).strip()
+    if _DECIMAL_COMMA.fullmatch(text):
+        text = text.replace(",", ".")
     try:
-        amount = Decimal(str(value).strip())
+        amount = Decimal("" if "_" in text else text)
     except (InvalidOperation, ValueError):
         return None
     if not amount.is_finite() or amount.adjusted() > 12 or (amount < 0 and not negative):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connections
 from playwright.sync_api import Browser, sync_playwright
+
+from jobs.roles import Role
+from tests.browser.visitor import Visitor
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -46,3 +49,13 @@ def browser(
         chromium.close()
         # Under the running loop this thread has had connections of its own.
         connections.close_all()
+
+
+@pytest.fixture
+def visit(browser: Browser, live_server: Any) -> Callable[..., Visitor]:
+    """Makes a logged-in member of staff; what it takes is Visitor's."""
+
+    def make(role: Role = Role.OWNER, **context: Any) -> Visitor:
+        return Visitor(browser, live_server.url, role=role, **context)
+
+    return make

@@ -7,58 +7,15 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page
 
 from jobs.clock import clock
 from jobs.models import Hold, Job
 from jobs.roles import Role
 from jobs.states import JobState
 from tests import factories
+from tests.browser.visitor import LANGUAGES, SIZES, Visitor
 
 pytestmark = [pytest.mark.flow, pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-
-SIZES = {"desk": {"width": 1366, "height": 860}, "phone": {"width": 390, "height": 844}}
-
-
-class Visitor:
-    """A logged-in person; what their browser complained about is in `complaints`."""
-
-    def __init__(self, browser: Browser, server: str, *, role: Role, **context: Any) -> None:
-        self.server = server
-        self.complaints: list[str] = []
-        self.page: Page = browser.new_context(**context).new_page()
-        self.page.on("console", lambda said: self._hear(said.type, said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("response", lambda got: self._hear_status(got.url, got.status))
-        factories.staff(role, name="someone", password="a long password")
-        self.go("/admin/")
-        self.page.fill("#id_username", "someone")
-        self.page.fill("#id_password", "a long password")
-        with self.page.expect_navigation():
-            self.page.click("input[type=submit]")
-
-    def _hear(self, kind: str, text: str) -> None:
-        if kind in {"error", "warning"}:
-            self.complaints.append(text)
-
-    def _hear_status(self, url: str, status: int) -> None:
-        if status >= 400:
-            self.complaints.append(f"{status} {url}")
-
-    def go(self, path: str) -> None:
-        self.page.goto(self.server + path)
-
-    def overflow(self) -> int:
-        """Pixels that the page is wider than its window."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
-
-
-@pytest.fixture
-def visit(browser: Browser, live_server: Any) -> Callable[..., Visitor]:
-    def make(role: Role = Role.OWNER, **context: Any) -> Visitor:
-        return Visitor(browser, live_server.url, role=role, **context)
-
-    return make
 
 
 def _addresses(jobs: dict[str, Job]) -> list[str]:
@@ -77,8 +34,9 @@ def _addresses(jobs: dict[str, Job]) -> list[str]:
 
 @pytest.mark.parametrize(("language", "size"), [("en", "desk"), ("fa", "phone")])
 def test_pages_break_no_policy_and_fit_their_window(
-    visit: Callable[..., Visitor], size: str, language: str
+    visit: Callable[..., Visitor], size: str, language: str, settings: Any
 ) -> None:
+    settings.LANGUAGES = LANGUAGES
     jobs = factories.everything(clock.now())
     someone = visit(viewport=SIZES[size], color_scheme="dark" if size == "phone" else "light")
     someone.page.context.add_cookies(
@@ -150,7 +108,10 @@ def test_the_red_button_is_pressed_from_the_menu_and_lifted_from_the_banner(
     assert someone.complaints == []
 
 
-def test_theme_and_language_are_switched_and_kept(visit: Callable[..., Visitor]) -> None:
+def test_theme_and_language_are_switched_and_kept(
+    visit: Callable[..., Visitor], settings: Any
+) -> None:
+    settings.LANGUAGES = LANGUAGES
     someone = visit(viewport=SIZES["desk"], color_scheme="light")
     someone.page.locator("button.theme-toggle").click()
     assert someone.page.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.real import RealDesk, ledger_line, real_desk
+from bench.desk import RealDesk, ledger_line
+from tests.real import real_desk
 from tests.test_real_clusters import LIMIT, two_clusters
 from tests.test_real_kills import STEPS, disturb
 

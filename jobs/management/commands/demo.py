@@ -241,7 +241,9 @@ class Command(BaseCommand):
         for name, password in accounts:
             self.console.print(f"  {name:<10}{password}", markup=False)
         self.console.print(
-            _("\nAccounts are kept in {}, logs beside it.").format("var/demo/accounts.txt")
+            _("\nAccounts are kept in {}, logs (and those of the run before) beside it.").format(
+                "var/demo/accounts.txt"
+            )
         )
         self.console.print(_("Ctrl-C stops everything."))
 
@@ -257,7 +259,8 @@ class Command(BaseCommand):
         part = Part(
             name, [sys.executable, *words], environment, self.folder / f"{name}.log", dies_by
         )
-        part.log and part.log.write_bytes(b"")
+        if part.log is not None and part.log.exists():
+            part.log.replace(part.log.with_suffix(".previous.log"))
         self.parts.append(part)
         part.start()
 

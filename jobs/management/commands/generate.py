@@ -6,20 +6,22 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs import intake, phases, prompt_files, results, routes
+from jobs import display, intake, phases, prompt_files, results, routes
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
 from jobs.lifecycle import create
 from jobs.lifecycle.create import NewJob
-from jobs.models import Batch, Hold, Job, ProviderTask, Tenant
+from jobs.models import Batch, Job, ProviderTask, Tenant
 from jobs.states import ENDED, JobState
 from providers.contract import Kind
 
@@ -40,7 +42,11 @@ class Command(BaseCommand):
             default=[],
             help="input photo; may be repeated",
         )
-        parser.add_argument("--reference", default="", help="the customer's own reference")
+        parser.add_argument(
+            "--reference",
+            default="",
+            help="the customer's own reference; with --count, -1, -2, … come behind it",
+        )
         parser.add_argument("--tenant", default="", help="on whose behalf (short name)")
         parser.add_argument(
             "--target", default="", help="model or provider:model; commas make a route"
@@ -83,9 +89,10 @@ class Command(BaseCommand):
         if not options["as_json"]:
             for refused in errors:
                 self.stderr.write(str(refused))
-            self.stdout.write(
-                _("%(n)s jobs created (batch %(b)s).") % {"n": len(jobs), "b": batch.pk}
+            words = ngettext(
+                "%(n)s job created (batch %(b)s).", "%(n)s jobs created (batch %(b)s).", len(jobs)
             )
+            self.stdout.write(words % {"n": len(jobs), "b": batch.pk})
         if options["wait"]:
             _wait(batch, len(jobs), quiet=options["as_json"])
         rows = [
@@ -109,9 +116,9 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(told, ensure_ascii=False))
         elif options["wait"]:
             for row in rows:
-                self.stdout.write(
-                    f"#{row['id']}  {row['state']:<10} {row['file'] or row['reason']}"
-                )
+                word = display.JOB_STATES[JobState(row["state"])].word
+                why = row["file"] or display.reason(row["reason"])
+                self.stdout.write(f"#{row['id']}  {word!s:<15} {why}".rstrip())
 
     def _refuse(self, errors: list[InputError], options: dict[str, Any]) -> None:
         if options["as_json"]:
@@ -133,7 +140,11 @@ class Command(BaseCommand):
             priority=intake.check_priority(options["priority"]),
             photos=[intake.take_photo(Path(name)) for name in options["image"]],
         )
-        return [job] * options["count"]
+        count = options["count"]
+        return [
+            replace(job, reference=intake.numbered_reference(job.reference, at, count))
+            for at in range(1, count + 1)
+        ]
 
     def _from_file(self, options: dict[str, Any], errors: list[InputError]) -> list[NewJob]:
         path = Path(options["file"])
@@ -215,9 +226,7 @@ def _tell_wait(batch: Batch, console: Console, told: str) -> str:
     job = batch.jobs.filter(state=JobState.PENDING).select_related("tenant").first()
     now = clock.now()
     why = phases.why_waiting([job], now)[job.pk] if job is not None else None
-    if why is None or (
-        why.until is None and not Hold.objects.filter(lifted_at__isnull=True).exists()
-    ):
+    if why is None or why.turn:
         return told
     text = f"{why.text} ({why.until:%H:%M:%S} UTC)" if why.until else why.text
     if why.text != told:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import actor
+from jobs.management.who import EXIT_BAD_INPUT, actor
 
 EXIT_REFUSED = 3
 
@@ -24,10 +24,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("what", choices=["press", "lift"])
-        parser.add_argument("--reason", required=True, help="why; shown on every page")
+        parser.add_argument(
+            "--reason", default="", help="why; needed for press, which shows it on every page"
+        )
         parser.add_argument("--as", dest="username", default="", help="whose decision it is")
 
     def handle(self, **options: Any) -> None:
+        if options["what"] == "press" and not options["reason"].strip():
+            raise CommandError(_("Say why, with --reason."), returncode=EXIT_BAD_INPUT)
         verb = staff.press_red_button if options["what"] == "press" else staff.lift_red_button
         try:
             verb(actor=actor(options["username"]), now=clock.now(), reason=options["reason"])

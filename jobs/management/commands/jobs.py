@@ -15,13 +15,14 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import phases, results
+from jobs import display, phases, results
 from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle.errors import Refused
 from jobs.management.who import EXIT_BAD_INPUT, actor
 from jobs.models import Batch, Case, Job, JobEvent, ProviderTask, Tenant
-from jobs.states import JobState
+from jobs.states import JobState, Phase
+from providers.contract import Charge
 
 EXIT_REFUSED = 3
 LIST_LIMIT = 50
@@ -89,8 +90,8 @@ class Command(BaseCommand):
             return
         for row in rows:
             self.stdout.write(
-                f"#{row['id']}  {row['phase']:<13} {row['tenant']:<12} {row['reference'] or '-':<20} "
-                f"{row['waits'] or row['reason']}".rstrip()
+                f"#{row['id']}  {_phase_words(row):<21} {row['tenant']:<12} {row['reference'] or '-':<20} "
+                f"{row['waits'] or display.reason(row['reason'])}".rstrip()
             )
         if not rows:
             self.stdout.write(_("No jobs."))
@@ -120,20 +121,24 @@ class Command(BaseCommand):
         if options["as_json"]:
             self.stdout.write(json.dumps(told, ensure_ascii=False))
             return
+        shown = told | {"phase": _phase_words(told), "reason": display.reason(told["reason"])}
         for name in ("id", "phase", "waits", "reason", "tenant", "reference", "target", "prompt", "file"):  # fmt: skip
-            if told[name]:
-                self.stdout.write(f"{name:<10} {told[name]}")
-        for send in told["sends"]:
+            if shown[name]:
+                self.stdout.write(f"{name:<10} {shown[name]}")
+        for task in tasks:
+            cost = task.cost if task.cost is not None else task.estimated_cost
+            money = (display.money if task.cost is not None else display.about)(cost, task.currency)
             self.stdout.write(
-                f"send       {send['id']}  {send['state']}  charge {send['charge']}  "
-                f"{send['cost'] or '~' + send['estimated_cost']} {send['currency']}  {send['provider_id'] or ''}".rstrip()
+                f"send       {task.pk}  {display.task_look(task).word}  "
+                f"{display.CHARGES[Charge(task.charge)].word}  {money}  {task.provider_id or ''}".rstrip()
             )
-        for case in told["cases"]:
-            self.stdout.write(
-                f"case       {case['kind']}  {case['resolution'] or _('open')}  {case['note']}".rstrip()
-            )
-        for event in told["events"]:
-            self.stdout.write(f"{event['at'][:19]}  {event['kind']}")
+        for case in job.cases.order_by("pk"):
+            how = display.RESOLUTIONS.get(case.resolution, case.resolution) or _("open")
+            self.stdout.write(f"case       {case.get_kind_display()}  {how}  {case.note}".rstrip())
+        for event in job.events.order_by("pk"):
+            look = display.event_look(event.kind, of_task=event.task_id is not None)
+            detail = display.event_detail(event.kind, event.data)
+            self.stdout.write(f"{event.at:%Y-%m-%d %H:%M:%S}  {look.word}  {detail}".rstrip())
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
@@ -249,6 +254,10 @@ def _ids(options: dict[str, Any]) -> list[int]:
     return wanted
 
 
+def _phase_words(row: dict[str, Any]) -> str:
+    return str(display.PHASES[Phase(row["phase"])].word)
+
+
 # --- as plain values --------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +268,7 @@ def _row(
         "id": job.pk,
         "state": job.state,
         "phase": phases.phase(job, blocking, now).value,
-        "late": phases.is_late(job, now),
+        "late": phases.is_late(job, blocking, now),
         "waits": waiting.text if waiting else "",
         "waits_until": waiting.until.isoformat() if waiting and waiting.until else None,
         "reason": job.reason_text or job.reason,
