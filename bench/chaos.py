@@ -16,11 +16,11 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ import django
 
 from bench import report
 from bench.desk import RealDesk, desk_on
-from bench.disk import Disk, own_mounts
+from bench.havoc.disk import Disk, own_mounts
 from bench.postgres import OwnServer, own_server
 from bench.proxy import Fault, Proxy
 
@@ -77,9 +77,8 @@ def main() -> int:
     own.add_argument("--folder", type=Path, help="an empty folder to work in and to keep")
     options, rest = own.parse_known_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, lambda number, _frame: sys.exit(128 + number)
-        )  # by way of every clean-up
+        # By way of every clean-up.
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     return report.run(
         "chaos",
         "Is every charge a file or a case after kills, freezes, restarts and lost connections?",
@@ -91,10 +90,28 @@ def main() -> int:
 def measure(
     quick: bool, options: argparse.Namespace
 ) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Start everything, run, judge."""
+    """One run in a folder of its own, which stays where it was given or where a promise was broken."""
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        return run_in(options.folder.absolute(), quick, options)
+    folder, keep = Path(tempfile.mkdtemp(prefix="chaos-")), False
+    try:
+        figures, limits, ok = run_in(folder, quick, options)
+        keep = not ok
+        return figures, limits, ok
+    finally:
+        if keep:
+            print(f"kept: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_in(
+    folder: Path, quick: bool, options: argparse.Namespace
+) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """Start everything, run, judge. `folder` is empty."""
     mounts = own_mounts()  # before there are threads
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_folder(options.folder))
         (folder / "disk").mkdir()
         _log_to(folder / "chaos.log")
         disk = stack.enter_context(contextlib.closing(Disk(folder / "disk", mounts=mounts)))
@@ -111,8 +128,8 @@ def measure(
         # This process asks P6's query and signs in a customer, with the same settings as the desk.
         os.environ.update(desk.environment, DJANGO_SETTINGS_MODULE="studio.settings")
         django.setup()
-        from bench.nemesis import Plan
-        from bench.trial import LIMIT_S, Trial
+        from bench.havoc.nemesis import Plan
+        from bench.havoc.trial import LIMIT_S, Trial
 
         plan = Plan(**(QUICK if quick else FULL))
         if options.kills is not None:
@@ -139,16 +156,6 @@ def measure(
         if name != "broken_promises_max"
     )
     return figures, limits, ok
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given.absolute()
-        return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        yield Path(made)
 
 
 def _log_to(path: Path) -> None:

@@ -22,12 +22,12 @@ import pytest
 
 from bench import processes
 from bench.chaos import FULL
-from bench.crew import Crew
 from bench.desk import KEY, PROJECT, until
-from bench.nemesis import KILLS, Nemesis, Plan
+from bench.havoc.crew import Crew
+from bench.havoc.nemesis import KILLS, Nemesis, Plan
+from bench.havoc.watch import Lane, Outage, broken
 from bench.postgres import own_server, rows
 from bench.proxy import Fault, Proxy
-from bench.watch import Lane, Outage, broken
 from tests.real import real_desk
 
 BODY = b"0123456789" * 20
@@ -252,7 +252,7 @@ def test_work_is_resumed_after_a_restart_of_the_database_with_the_first_event() 
 def test_a_process_that_outlives_its_cluster_is_a_ghost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.crew.GHOST_S", 1.0)
+    monkeypatch.setattr("bench.havoc.crew.GHOST_S", 1.0)
     crew = Crew(Mock(), Mock(lanes=()), clusters=1)
     children = ["sleep 0.2 & exec sleep 60", "sleep 60 & exec sleep 60"]
     crew.clusters[0].start = lambda _settings: subprocess.Popen(
@@ -303,7 +303,7 @@ def test_an_own_server_keeps_what_was_committed_when_it_is_stopped_at_once(tmp_p
 _DISK = """
 import os, sys
 from pathlib import Path
-from bench.disk import Disk, own_mounts
+from bench.havoc.disk import Disk, own_mounts
 
 def writes() -> str:
     try:

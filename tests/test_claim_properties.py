@@ -82,10 +82,14 @@ RARELY = st.sampled_from([False] * 9 + [True])
 FREE_OF_MONEY = {"", "free", "person_possible"}
 
 
+def _first(tenant: int) -> PlannedJob:
+    return PlannedJob(tenant=tenant, target=0, priority=0, due_s=-60, state="pending", earlier="")
+
+
 @st.composite
 def plans(draw: st.DrawFn, *, plain: bool = False) -> Plan:
     """`plain`: every target is open, every job pending and due, nothing flies."""
-    tenants = draw(st.lists(MOST if not plain else st.none(), min_size=1, max_size=5))
+    tenants = draw(st.lists(st.none() if plain else MOST, min_size=2 if plain else 1, max_size=5))
     words = st.sampled_from(OPEN if plain else OPEN + SHUT)
     targets = draw(
         st.lists(st.builds(PlannedTarget, most=MOST if not plain else st.none(), word=words), min_size=1, max_size=3)
@@ -101,10 +105,11 @@ def plans(draw: st.DrawFn, *, plain: bool = False) -> Plan:
         state=st.just("pending") if plain else st.sampled_from(["pending"] * 5 + ["active", "manual", "cancelled"]),
         earlier=st.just("") if plain else st.sampled_from(EARLIER),
     )  # fmt: skip
+    firsts = [_first(number) for number in range(len(tenants))] if plain else []
     return Plan(
         tenants=tuple(tenants),
         targets=tuple(targets),
-        jobs=tuple(draw(st.lists(job, min_size=1, max_size=25))),
+jobs=tuple(draw(st.lists(job, min_size=3, max_size=20)) + firsts),
         flying=() if plain else tuple(draw(st.lists(st.tuples(who, where, st.sampled_from(FLYING)), max_size=5))),
         concurrency=draw(st.integers(1, 3 if plain else 8)),
         room=draw(st.integers(0, 8)),

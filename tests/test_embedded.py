@@ -348,7 +348,7 @@ def test_a_keeper_is_not_started_on_a_relative_folder(
     def never() -> int:
         raise AssertionError("it was about to become a daemon")
 
-    monkeypatch.setattr(keeper.os, "fork", never)
+    monkeypatch.setattr(os, "fork", never)
     monkeypatch.setattr(sys, "argv", ["keeper", ".", "programs", "test"])
     assert keeper.main() == 1
     assert "absolute" in capsys.readouterr().err

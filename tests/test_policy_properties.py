@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jobs import evidence, policy
@@ -110,6 +110,7 @@ def test_a_result_is_never_free_of_charge_by_itself(some: dict[str, Any]) -> Non
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 ROUTE = (1, 2, 3)
+HALF = settings(max_examples=settings.default.max_examples // 2)  # a job takes long to make up
 RULES = st.builds(
     Rules,
     max_retries=st.integers(1, 2),
@@ -211,6 +212,7 @@ def written(job: JobView, decision: Decision) -> JobView:
     )
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_a_decision_is_the_same_each_time_and_once_written_leaves_nothing_to_decide(
     job: JobView, rules: Rules
@@ -221,6 +223,7 @@ def test_a_decision_is_the_same_each_time_and_once_written_leaves_nothing_to_dec
     assert (again.state, again.release, again.open, again.close) == (None, [], [], [])
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_a_send_is_released_only_by_proof_or_by_a_standing_decision(
     job: JobView, rules: Rules
@@ -248,6 +251,7 @@ def test_a_send_is_released_only_by_proof_or_by_a_standing_decision(
                 raise AssertionError(why)
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_a_job_moves_only_as_its_state_and_its_cases_allow(job: JobView, rules: Rules) -> None:
     decision = meant(job, rules)
@@ -280,6 +284,7 @@ def test_a_job_moves_only_as_its_state_and_its_cases_allow(job: JobView, rules: 
         assert not any(t.state is TaskState.STORED and t.id in job.results for t in job.tasks)
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_no_job_is_sent_or_waits_to_be_sent_beside_a_case_that_blocks(
     job: JobView, rules: Rules
@@ -289,6 +294,7 @@ def test_no_job_is_sent_or_waits_to_be_sent_beside_a_case_that_blocks(
         assert after.state not in {JobState.PENDING, JobState.ACTIVE}
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_the_next_target_is_further_down_the_route_and_only_after_a_free_send_or_a_standing_decision(
     job: JobView, rules: Rules
@@ -304,6 +310,7 @@ def test_the_next_target_is_further_down_the_route_and_only_after_a_free_send_or
         assert job.route.index(decision.target_id) > job.route.index(task.target_id)
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_a_wait_is_never_shorter_than_told_and_never_endless(job: JobView, rules: Rules) -> None:
     decision = meant(job, rules)
@@ -318,6 +325,7 @@ def test_a_wait_is_never_shorter_than_told_and_never_endless(job: JobView, rules
         assert decision.wait_s >= (told_s or 0.0)
 
 
+@HALF
 @given(job=jobs(), rules=RULES)
 def test_money_beside_the_result_is_on_the_desk_unless_somebody_decided_it(
     job: JobView, rules: Rules
@@ -335,6 +343,7 @@ def test_money_beside_the_result_is_on_the_desk_unless_somebody_decided_it(
     assert {task.id for task in paid} & known
 
 
+@HALF
 @given(job=jobs(), rules=RULES, seed=st.integers(0, 5))
 def test_the_order_in_which_tasks_are_listed_changes_no_release_and_no_case_of_theirs(
     job: JobView, rules: Rules, seed: int

@@ -239,9 +239,9 @@ class Stage:
 
 
 def _stage(
-    make: Callable[[], Scene], verbs: dict[str, Verb], *machine: str, about: Set[str] = frozenset()
+    make: Callable[[], Scene], people: dict[str, Verb], *machine: str, about: Set[str] = frozenset()
 ) -> Any:
-    verbs |= {name: MACHINE[name] for name in machine}
+    verbs = people | {name: MACHINE[name] for name in machine}
     return pytest.param(Stage(make, verbs, about or verbs.keys()), id=make.__name__)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from django.db import OperationalError, connections
@@ -19,7 +20,8 @@ from providers.sandbox.faults import CATALOGUE, Stage
 RATES = {
     "kill": 0.006,
     "kill idle": 0.002,
-    "freeze": 0.004,
+    "freeze": 0.01,
+    "interrupt": 0.08,
     "freeze idle": 0.002,
     "drain": 0.001,
     "database outage": 0.002,
@@ -102,6 +104,7 @@ class Nemesis:
         self.turns, self.chance, self.rates = desk.turns, desk.chance, desk.plan["rates"]
         self.quiet = False
         self.restored = False
+        self.interrupt: Callable[[], None] = lambda: None
         self._dump: list[str] | None = None
         self._outside = {
             "kill idle": self._kill_idle,
@@ -134,6 +137,10 @@ class Nemesis:
                 self.turns.tell("the answer to its COMMIT is lost")
                 raise OperationalError("server closed the connection unexpectedly")
             self._maybe_freeze(actor, f"after a commit ({statement})")
+            if self.chance.strikes("interrupt", self.rates["interrupt"]):
+                # Between two of its transactions: a person is quicker.
+                actor.frozen_until = max(actor.frozen_until, self.turns.now + 2.0)
+                self.interrupt()
         elif kind == "statement" and self.chance.strikes("deadlock", self.rates["deadlock"]):
             self.turns.tell(f"deadlock in {statement}")
             raise OperationalError("deadlock detected")

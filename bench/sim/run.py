@@ -104,6 +104,7 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     desk = Desk(turns, chance, base, folder, plan)
     trouble = Nemesis(desk)
     base.on_gate = trouble.at_gate
+    trouble.interrupt = lambda: staffing.act(desk)
     judge = Judge(desk, trouble)
     desk.network.trouble = plan["trouble"]
     turns.on_advance = desk.beat

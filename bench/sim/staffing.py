@@ -19,8 +19,12 @@ VERBS = (
 
 def act_sometimes(desk: Desk) -> None:
     """Now and then a person does something, as an actor of their own."""
-    if not desk.chance.strikes("staff", desk.plan["rates"]["staff"]):
-        return
+    if desk.chance.strikes("staff", desk.plan["rates"]["staff"]):
+        act(desk)
+
+
+def act(desk: Desk) -> None:
+    """A person does something now."""
     verb = desk.chance.pick("staff/verb", VERBS)
     desk.turns.start("a person", lambda: _try(desk, verb))
 
@@ -36,10 +40,13 @@ def _try(desk: Desk, verb: str) -> None:
 
 def _do(desk: Desk, verb: str) -> None:
     chance, now, person = desk.chance, desk.clock.moment(), desk.plan["person"]
-    jobs = list(Job.objects.order_by("pk").values_list("pk", flat=True))
+    jobs = list(Job.objects.order_by("pk").values_list("pk", "state"))
     if not jobs:
         return
-    job_id = chance.pick("staff/job", jobs)
+    # What is under way is what people look at.
+    busy = [pk for pk, state in jobs if state == "active"]
+    near = busy if busy and chance.number("staff/near") < 0.6 else [pk for pk, _ in jobs]
+    job_id = chance.pick("staff/job", near)
     common: dict[str, Any] = {"actor": person, "now": now}
     tasks = list(ProviderTask.objects.filter(job_id=job_id).order_by("created_at"))
     cases = list(Case.objects.filter(job_id=job_id, resolved_at=None).order_by("pk"))

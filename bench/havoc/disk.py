@@ -1,4 +1,4 @@
-"""A disk for results and spool that can be full or read-only for a while. Not a benchmark itself.
+"""A disk for results and spool that can be full or read-only for a while.
 
 As root on Linux it is a tmpfs in a mount namespace of this process, so that nothing outlives the run: full is ENOSPC,
 read-only is EROFS. Elsewhere it is a plain folder: full is a limit on the size of files that the processes may write

@@ -1,4 +1,4 @@
-"""Keeps clusters and web running, as a service manager does, and sees that nothing of theirs lives on. Not a benchmark."""
+"""Keeps clusters and web running, as a service manager does, and sees that nothing of theirs lives on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bench import processes
 from bench.desk import RealDesk
-from bench.watch import Lane, Watch
+from bench.havoc.watch import Lane, Watch
 
 logger = logging.getLogger("chaos")
 

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import processes
-from bench.crew import Crew
-from bench.customer import Customer
 from bench.desk import RealDesk
-from bench.disk import Disk
-from bench.nemesis import Nemesis, Plan
+from bench.havoc.crew import Crew
+from bench.havoc.customer import Customer
+from bench.havoc.disk import Disk
+from bench.havoc.nemesis import Nemesis, Plan
+from bench.havoc.watch import Watch, broken, resumed_times, taken_times
 from bench.postgres import OwnServer
 from bench.proxy import Fault, Proxy
-from bench.watch import Watch, broken, resumed_times, taken_times
 
 LIMIT_S = 90.0
 SETTLE_S = 420.0
@@ -179,7 +179,7 @@ class Trial:
                 "SELECT count(*) FROM jobs_providertask WHERE lost_at IS NOT NULL"
             )[0][0],
             "done": dict(sorted(self.done.items())),
-            "proxy_struck": dict(sorted(self.proxy.struck.items())),
+            "proxy_struck": {str(fault): n for fault, n in sorted(self.proxy.struck.items())},
             "disk": f"full: {self.disk.full_means}, read-only: {self.disk.read_only_means or 'not done'}",
             "clusters_ended_by_themselves": self.crew.ends_by_themselves,
             "longest_stop_s": round(max(self.crew.stops_s, default=0.0), 1),

@@ -1,4 +1,4 @@
-"""Looks at a desk under disturbance: when work is resumed, what is stuck, and in the end what was broken. Not a benchmark."""
+"""Looks at a desk under disturbance: when work is resumed, what is stuck, and in the end what was broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders jobs from a desk that is being disturbed, as people do: by the web page, and by the command. Not a benchmark."""
+"""Orders jobs from a desk that is being disturbed, as people do: by the web page, and by the command."""
 
 from __future__ import annotations
 
