@@ -78,7 +78,7 @@ def main() -> int:
     options, rest = own.parse_known_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         # By way of every clean-up.
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+        signal.signal(number, lambda number, _frame: sys.exit(f"stopped by signal {number}"))
     return report.run(
         "chaos",
         "Is every charge a file or a case after kills, freezes, restarts and lost connections?",

@@ -10,15 +10,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Set before the program starts and kept over exec; the kernel sends it when the thread that started us is gone.
-_DYING = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-)
+# Asked for before the program starts and kept over exec. A parent that was gone before that sends no signal any more.
+_DYING = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def dying_with_us(*words: str) -> list[str]:
     """A command line that is killed with the thread that starts it (on Linux; elsewhere as it is)."""
-    return [sys.executable, "-c", _DYING, *words] if sys.platform == "linux" else [*words]
+    if sys.platform != "linux":
+        return [*words]
+    return [sys.executable, "-S", "-c", _DYING, str(os.getpid()), *words]
 
 
 def group_of(pid: int) -> int | None:

@@ -307,14 +307,15 @@ from bench.havoc.disk import Disk, own_mounts
 
 def writes() -> str:
     try:
-        Path(sys.argv[1], "kept", "file").write_bytes(bytes(10_000))
+        Path(sys.argv[1], "kept", str(len(said))).write_bytes(b"x")
         return "written"
     except OSError as error:
         return os.strerror(error.errno)
 
 disk = Disk(Path(sys.argv[1]), mounts=sys.argv[2] == "mounts" and own_mounts())
 Path(sys.argv[1], "kept").mkdir()
-said = [writes()]
+said = []
+said.append(writes())
 for spoil, mend in ((lambda: disk.fill([os.getpid()]), disk.make_room), (disk.lock, disk.unlock)):
     spoil()
     said.append(writes())
@@ -346,14 +347,23 @@ def test_the_disk_fails_as_it_says_and_comes_back(tmp_path: Path, how: str) -> N
 
 @pytest.mark.flow
 def test_what_a_bench_starts_dies_with_it() -> None:
-    starter = (
-        "import subprocess, sys; from bench.processes import dying_with_us;"
-        "print(subprocess.Popen(dying_with_us(sys.executable, '-c', 'import time; time.sleep(60)')).pid)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", starter], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    until(lambda: processes.group_of(int(done.stdout)) is None, "its end", 10.0)
+    starter = """
+import subprocess, sys, time
+from bench.processes import dying_with_us
+words = dying_with_us(sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)")
+child = subprocess.Popen(words, stdout=subprocess.PIPE)
+child.stdout.read(1)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", starter], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    ) as bench:
+        assert bench.stdout is not None
+        child = int(bench.stdout.readline())
+        assert processes.group_of(child) is not None
+        bench.kill()
+    until(lambda: processes.group_of(child) is None, "its end", 10.0)
 
 
 def _answers(url: str) -> bool:

@@ -110,7 +110,7 @@ def test_a_result_is_never_free_of_charge_by_itself(some: dict[str, Any]) -> Non
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 ROUTE = (1, 2, 3)
-HALF = settings(max_examples=settings.default.max_examples // 2)  # a job takes long to make up
+HALF = settings(max_examples=settings().max_examples // 2)  # a job takes long to make up
 RULES = st.builds(
     Rules,
     max_retries=st.integers(1, 2),
