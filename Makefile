@@ -77,7 +77,7 @@ fmt: setup
 	@$(PY) -m ruff format .
 
 bench: setup
-	@set -e; for file in bench/[a-z]*.py; do name=$$(basename $$file .py); \
+	@set -e; for file in $$(grep -l '__main__' bench/[a-z]*.py); do name=$$(basename $$file .py); \
 		$(TEST_ENV) $(PY) -m bench.$$name --quick; done
 
 # One test for each "Must hold" line of an issue: tests/holds/issue_02.py, test_line_3_...

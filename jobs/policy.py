@@ -459,7 +459,9 @@ def _paid_beside(job: JobView, released: dict[UUID, Release]) -> list[TaskView]:
     if len(paying) < 2:
         return []
     serving = next((task for task in paying if task.state is TaskState.STORED), None)
-    serving = serving or next((task for task in paying if task.blocks_send), paying[0])
+    # As it will be once this decision is written, or the next one would see another task beside.
+    blocking = (task for task in paying if task.blocks_send and task.id not in released)
+    serving = serving or next(blocking, paying[0])
     return [task for task in paying if task.id != serving.id]
 
 
