@@ -134,6 +134,11 @@ job AS (
     WHEN j.state <> 'pending' OR j.not_before > %(late)s OR waits.every_send THEN NULL
     WHEN j.target_id IN (SELECT id FROM closed_target) OR j.tenant_id IN (SELECT id FROM full_tenant) THEN NULL
     WHEN x.provider NOT IN (SELECT provider FROM keyed) THEN 'no_key'
+    -- An earlier send turned out to cost: the claim passes the job over, and that send is looked after as a row of its own.
+    WHEN EXISTS (
+      SELECT FROM jobs_providertask k
+      WHERE k.job_id = j.id AND k.charge IN ('possible', 'charged')
+        AND k.released_by NOT IN ('person', 'standing', 'stored')) THEN NULL
     ELSE 'not_sent'
   END AS code
   FROM jobs_job j

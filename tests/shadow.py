@@ -336,24 +336,34 @@ class Watch:
 
     def _timelines(self) -> Iterator[str]:
         of_task: dict[UUID, list[str]] = defaultdict(list)
-        closed: dict[int, bool] = {}
+        of_job: dict[int, list[str]] = defaultdict(list)
         for event in self.events:
-            kind, job_id = event["kind"], event["job_id"]
+            of_job[event["job_id"]].append(event["kind"])
             if event["task_id"] is not None:
-                of_task[event["task_id"]].append(kind)
-            if kind in {"cancelled", "resolved", "succeeded"}:
-                if kind == "succeeded" and closed.get(job_id):
-                    yield f"job {job_id} ends twice"
-                closed[job_id] = True
-            elif kind in _REOPENS:
-                closed[job_id] = False
-            elif kind in {"intent", "armed"} and closed.get(job_id):
-                yield f"{kind} after the end of job {job_id}"
+                of_task[event["task_id"]].append(event["kind"])
+        for job_id, kinds in of_job.items():
+            yield from (f"job {job_id}: {wrong}" for wrong in _after_the_end(kinds))
         for kinds in of_task.values():
             if kinds.count("intent") != 1 or kinds[0] != "intent":
                 yield f"a task's timeline does not begin with its one intent: {kinds}"
             if kinds.count("armed") > 1:
                 yield f"armed twice: {kinds}"
+
+
+def _after_the_end(kinds: list[str]) -> Iterator[str]:
+    """What a job's timeline tells after its end, or after a person has taken it over, that can't be."""
+    ended = taken = False
+    for kind in kinds:
+        if kind in {"cancelled", "resolved", "succeeded"}:
+            if ended and kind != "resolved":
+                yield f"{kind} after its end"
+            ended, taken = True, True
+        elif kind == "marked_manual":
+            ended, taken = False, True
+        elif kind in _REOPENS:
+            ended = taken = False
+        elif taken and kind in {"intent", "armed"}:
+            yield f"{kind} although it is not to be sent"
 
 
 def _illegal_release(verb: str, old: Row, new: Row) -> Iterator[str]:

@@ -12,6 +12,7 @@ from decimal import Decimal
 import pytest
 from django.conf import LazySettings
 
+from jobs.lifecycle import decide as deciding
 from jobs.lifecycle import providers, staff
 from jobs.lifecycle.arm import arm
 from jobs.lifecycle.decide import decide
@@ -239,6 +240,17 @@ def test_a_press_that_is_not_committed_stops_nobody_yet(
     race = two.race(lambda: STOPS["red button"](intent), arms(intent), dies=dies)
     assert (race.waited, race.second.value) == (False, {intent.pk})
     assert Hold.objects.exists() is not dies
+
+
+def test_an_arm_sends_nothing_for_a_job_that_was_set_aside_a_moment_ago(
+    two: Two, intent: ProviderTask
+) -> None:
+    def sets_aside() -> None:
+        deciding._set_aside(intent.job_id, now=NOW, why="ValueError")
+
+    race = two.race(arms(intent), sets_aside, at=LOCKED)
+    assert (race.waited, race.first.value) == (False, set())
+    assert came_to(intent) == ("intent", "manual", True)
 
 
 # --- a result that makes the send needless ----------------------------------------------------------------------------

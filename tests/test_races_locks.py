@@ -25,6 +25,7 @@ from jobs.lifecycle.create import NewJob, create_jobs, default_tenant
 from jobs.lifecycle.record import Fact, record
 from jobs.lifecycle.recover import count_deaths
 from jobs.models import Batch, Hold, Job, JobEvent, ProviderTask, Tenant
+from jobs.rules import limits
 from jobs.states import JobState
 from providers.contract import Charge, FailureClass, Refusal
 from providers.models import Account, ProviderState
@@ -103,7 +104,7 @@ def records_as_a_lane(task: ProviderTask) -> Work:
         return await sync_to_async(function, thread_sensitive=True)(*args, **more)
 
     def run() -> None:
-        lane = cast("LaneContext", SimpleNamespace(db=db, clock=Still(NOW)))
+        lane = cast("LaneContext", SimpleNamespace(db=db, clock=Still(NOW), limits=limits()))
         engine = Engine(lane, asyncio.Event())
         [fact] = facts([task], provider_id="gen_1", decides=True)
         async_to_sync(engine._record)([(fact, None)])

@@ -23,13 +23,14 @@ from jobs.lifecycle.record import Fact, FileFact, record
 from jobs.lifecycle.recover import undecided_jobs, withdraw_dead_intents
 from jobs.models import Case, Job, ProviderTask
 from jobs.rules import rules
-from jobs.states import CaseKind, JobState
+from jobs.states import BLOCKING_CASES, CaseKind, JobState
 from providers.models import Target
 from tests import factories
 from tests.two import COMMIT, Outcome, Point, Race, Rows, Still, Two, rows_of, two_connections
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(minutes=70)
+REJECTED = {"refusal_class": "rejected", "failure_class": "rejected"}
 
 
 @pytest.fixture
@@ -58,54 +59,43 @@ class Scene:
 def _scene(
     state: JobState,
     make: Callable[[Job], ProviderTask],
-    case: CaseKind | None,
-    by: bool,
+    case: CaseKind | None = None,
     **values: Any,
 ) -> Scene:
-    """The job's other target is open. `by`: the case is about the send, not about the job alone."""
+    """The job's other target is open. A case that holds the job up is about its send."""
     other = factories.target("other")
-    job = factories.job(
-        NOW, state, route=[factories.target().pk, other.pk], created_at=LONG_AGO, **values
-    )
+    route = [factories.target().pk, other.pk]
+    job = factories.job(NOW, state, route=route, created_at=LONG_AGO, reason=case or "", **values)
     task = make(job)
-    opened = factories.case(case, NOW, of=job, by=task if by else None) if case else None
-    return Scene(job, task, other, opened)
+    by = task if case in BLOCKING_CASES else None
+    return Scene(job, task, other, factories.case(case, NOW, of=job, by=by) if case else None)
 
 
 def intent() -> Scene:
     """Claimed, and about to be armed."""
-    return _scene(JobState.ACTIVE, lambda job: factories.task(job, NOW, armed=False), None, False)
+    return _scene(JobState.ACTIVE, lambda job: factories.task(job, NOW, armed=False))
 
 
 def lost() -> Scene:
     """Sent, the outcome unknown, and a person asked to look."""
+    later = NOW + timedelta(minutes=5)
     return _scene(
         JobState.MANUAL,
-        lambda job: factories.lost(
-            job, NOW, armed_at=LONG_AGO, next_look_at=NOW + timedelta(minutes=5)
-        ),
+        lambda job: factories.lost(job, NOW, armed_at=LONG_AGO, next_look_at=later),
         CaseKind.UNKNOWN_SEND,
-        True,
-        reason="unknown_send",
     )
 
 
 def refused() -> Scene:
     """Failed for good, at no cost."""
+    facts: dict[str, Any] = {
+        "armed_at": LONG_AGO,
+        "refused_at": LONG_AGO,
+        "blocks_send": False,
+        **REJECTED,
+    }
     return _scene(
-        JobState.FAILED,
-        lambda job: factories.task(
-            job,
-            NOW,
-            armed_at=LONG_AGO,
-            blocks_send=False,
-            refusal_class="rejected",
-            refused_at=LONG_AGO,
-            failure_class="rejected",
-        ),
-        CaseKind.REFUSED_BY_ALL,
-        False,
-        reason="refused_by_all",
+        JobState.FAILED, lambda job: factories.task(job, NOW, **facts), CaseKind.REFUSED_BY_ALL
     )
 
 
@@ -116,37 +106,22 @@ def at_provider() -> Scene:
         pk = uuid.uuid4()
         return factories.accepted(job, NOW, id=pk, provider_id=f"at {pk}", next_poll_at=NOW)
 
-    return _scene(JobState.ACTIVE, make, None, False)
+    return _scene(JobState.ACTIVE, make)
 
 
 def found_undecided() -> Scene:
     """Its id has just been recorded; nobody has decided what that means."""
     scene = lost()
     ProviderTask.objects.filter(pk=scene.task.pk).update(
-        provider_id=scene.found_id,
-        accepted_at=NOW,
-        next_poll_at=NOW,
-        next_look_at=None,
-        undecided_since=NOW,
-    )
+        provider_id=scene.found_id, accepted_at=NOW, next_poll_at=NOW, next_look_at=None, undecided_since=NOW
+    )  # fmt: skip
     return scene
 
 
 def refused_undecided() -> Scene:
     """A refusal for nothing has just been recorded; the route has one more target."""
-    return _scene(
-        JobState.ACTIVE,
-        lambda job: factories.task(
-            job,
-            NOW,
-            refusal_class="rejected",
-            refused_at=NOW,
-            failure_class="rejected",
-            undecided_since=NOW,
-        ),
-        None,
-        False,
-    )
+    facts: dict[str, Any] = {"refused_at": NOW, "undecided_since": NOW, **REJECTED}
+    return _scene(JobState.ACTIVE, lambda job: factories.task(job, NOW, **facts))
 
 
 # --- what they do -----------------------------------------------------------------------------------------------------
@@ -164,25 +139,15 @@ def _learn(scene: Scene, **values: Any) -> None:
 
 def _stored(scene: Scene) -> None:
     file = FileFact(
-        position=0,
-        key="a.png",
-        thumb_key="a.webp",
-        sha256="0" * 64,
-        media_type="image/png",
-        size_bytes=3,
+        position=0, key="a.png", thumb_key="", sha256="0" * 64, media_type="image/png", size_bytes=3
     )
     _learn(scene, kind="stored", completed=True, stored=True, cost_poll=Decimal(7), results=(file,))
 
 
 def _attach(scene: Scene, who: User) -> None:
     staff.attach_provider_id(
-        task_id=scene.task.pk,
-        provider_id=scene.found_id,
-        actor=who,
-        now=NOW,
-        reason="",
-        poll_at=NOW,
-    )
+        task_id=scene.task.pk, provider_id=scene.found_id, actor=who, now=NOW, reason="", poll_at=NOW
+    )  # fmt: skip
 
 
 def _case_id(scene: Scene) -> int:

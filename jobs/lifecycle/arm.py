@@ -30,6 +30,11 @@ WHERE t.id = d.id
   AND g.enabled AND g.stopped_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM jobs_hold WHERE lifted_at IS NULL)
   AND {MAY_ARM}
+  -- As in the claim: an earlier send may have turned out to cost in the meantime.
+  AND NOT EXISTS (
+    SELECT 1 FROM jobs_providertask k
+    WHERE k.job_id = j.id AND k.id <> t.id AND k.charge IN ('possible', 'charged')
+      AND k.released_by NOT IN ('person', 'standing', 'stored'))
 RETURNING t.id, t.job_id
 """  # noqa: S608  MAY_ARM is our own text
 

@@ -6,6 +6,7 @@ counted (READ COMMITTED: a later statement sees what was committed while we wait
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
@@ -254,8 +255,11 @@ def _pick(
     queues: dict[int, deque[_Row]] = {}
     for row in cursor.fetchall():
         queues.setdefault(row[1], deque()).append(row)
-    # Who has least in flight goes first, so that a small tenant is not always behind a big one.
-    order = deque(sorted(queues, key=lambda tenant_id: (by_tenant[tenant_id], tenant_id)))
+    # Who has least in flight goes first, so that a small tenant is not always behind a big one. Among equals lots are drawn:
+    # with fewer places than tenants, any fixed order would serve the same ones for ever. By the clock, so that a simulated
+    # run can be repeated.
+    lots = random.Random(now.timestamp())  # noqa: S311  no secret
+    order = deque(sorted(queues, key=lambda tenant_id: (by_tenant[tenant_id], lots.random())))
     picked: list[_Picked] = []
     while order and len(picked) < room:
         tenant_id = order.popleft()

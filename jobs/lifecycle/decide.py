@@ -287,7 +287,8 @@ def view(task: ProviderTask, *, kind: str, now: datetime) -> TaskView:
         blocks_send=task.blocks_send,
         released_by=task.released_by,
         undecided=task.undecided_since is not None,
-        failure_class=task.failure_class,
+        # A refusal's class is written once; the failure's is whatever was told last.
+        failure_class=(state is TaskState.REFUSED and task.refusal_class) or task.failure_class,
         failure_text=task.failure_text,
         wait_s=task.wait_s,
         ours=task.ours,
