@@ -33,6 +33,14 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(days=9999)
 LEASE_S = 45.0
 RETENTION_S = 7 * 86_400.0
+NAMING = [
+    "accepted",
+    "found",
+    "done",
+    "failed_at_once",
+    "accepted",
+    "found",
+]  # what brings an id comes more often
 FEW = st.integers(0, 5)
 ANY = st.integers(0, 11)
 WAITS = st.sampled_from([None, 0.0, 4.5, 119.0, 500.0])
@@ -101,6 +109,11 @@ class LaneMachine(RuleBasedStateMachine):
         rows = self.watch.rows.tasks
         return [n for n, pk in enumerate(self.tasks) if rows[pk]["armed_at"] is not None]
 
+    def one_of(self, number: int, first: Sequence[int], others: Sequence[int]) -> int:
+        """One for which something may well happen, where there is one; else, and at times anyway, any."""
+        among = first if first and number else others
+        return among[number % len(among)]
+
     def job(self, number: int) -> int:
         return self.jobs[number % len(self.jobs)]
 
@@ -131,6 +144,7 @@ class LaneMachine(RuleBasedStateMachine):
     @initialize(route=st.permutations([0, 1, 2]), length=st.integers(1, 3))
     def first_job(self, route: list[int], length: int) -> None:
         self.create(route=route, length=length, count=1, text=False)
+        self.start_lane()
         self.start_lane()
 
     @precondition(lambda self: len(self.jobs) < 5)
@@ -232,10 +246,14 @@ class LaneMachine(RuleBasedStateMachine):
         return [intent.task_id for intent in intents]
 
     @precondition(lambda self: self.tasks)
-    @rule(number=FEW, picked=st.lists(FEW, min_size=1, max_size=3))
-    def arm(self, number: int, picked: list[int]) -> None:
-        """By any run: its own intents, another's, and what is long gone."""
-        self._arm(self.run(number), list(dict.fromkeys(self.task(i)["id"] for i in picked)))
+    @rule(number=FEW, picked=st.lists(FEW, min_size=1, max_size=3), own=st.booleans())
+    def arm(self, number: int, picked: list[int], own: bool) -> None:
+        """By the run that holds the first of them or by any: intents, mostly, and what is long gone."""
+        rows = self.watch.rows.tasks
+        waiting = [n for n, pk in enumerate(self.tasks) if rows[pk]["armed_at"] is None]
+        tasks = [self.task(self.one_of(i, waiting, range(len(self.tasks)))) for i in picked]
+        run = tasks[0]["run_id"] if own else self.run(number)
+        self._arm(run, list(dict.fromkeys(task["id"] for task in tasks)))
 
     def _arm(self, run: uuid.UUID, ids: list[uuid.UUID]) -> list[uuid.UUID]:
         if not ids:
@@ -290,8 +308,8 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.armed())
     @rule(
         number=ANY,
-        what=st.sampled_from([*SUBMITS, *POLLS, *FETCHES, *LOOKS, *RECEIPTS]),
-        name=st.sampled_from(["own", "own", "own", "other", "stolen"]),
+        what=st.sampled_from([*NAMING, *SUBMITS, *POLLS, *FETCHES, *LOOKS, *RECEIPTS]),
+        name=st.sampled_from(["own", "own", "other", "stolen"]),
         wait_s=WAITS,
         spent=SPENT,
         at_once=st.booleans(),
@@ -347,11 +365,18 @@ class LaneMachine(RuleBasedStateMachine):
         room=st.integers(1, 4),
         answers=st.lists(st.integers(0, 6), max_size=4),
         spent=SPENT,
+        stops=st.booleans(),
     )
     def work_off(
-        self, column: int, number: int, room: int, answers: list[int], spent: Decimal | None
+        self,
+        column: int,
+        number: int,
+        room: int,
+        answers: list[int],
+        spent: Decimal | None,
+        stops: bool,
     ) -> None:
-        """A lane takes due rows and learns of some of them; the others it dies with, or is slow at."""
+        """A lane takes due rows and learns of some of them; the others it dies with, is slow at, or gives back."""
         due = self.due()
         name = due[column % len(due)]
         taken = claim.claim_due(
@@ -367,12 +392,9 @@ class LaneMachine(RuleBasedStateMachine):
                 told.append(self.fact(index, words[answer], spent=spent))
         self.learned += told
         self.decide(self.record(told))
-
-    @precondition(lambda self: any(t["work_run_id"] for t in self.watch.rows.tasks.values()))
-    @rule(number=FEW)
-    def hand_back(self, number: int) -> None:
-        recover.hand_back(run_id=self.run(number), now=self.now)
-        self.did("hand_back")
+        if stops:
+            recover.hand_back(run_id=self.run(number), now=self.now)
+            self.did("hand_back")
 
     @rule(dies=st.booleans())
     def sweep(self, dies: bool) -> None:

@@ -26,7 +26,7 @@ from jobs.rules import rules
 from jobs.states import BLOCKING_CASES, CaseKind, JobState
 from providers.models import Target
 from tests import factories
-from tests.two import COMMIT, Outcome, Point, Race, Rows, Still, Two, rows_of, two_connections
+from tests.two import COMMIT, Outcome, Point, Race, Rows, Still, Two, Work, rows_of, two_connections
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(minutes=70)
@@ -366,3 +366,27 @@ def test_a_double_click_is_one_click_wherever_the_first_stands(
         if race.waited:  # else it passed by a row that somebody had in hand
             _, boris_alone = meeting.alone(verb, meeting.boris)
             assert not boris_alone.difference(rows), f"{name} killed before its COMMIT"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_without_a_job_has_a_lock_of_its_own(
+    two: Two, people: tuple[User, User], name: str
+) -> None:
+    case = factories.case(CaseKind.ORPHAN, NOW)
+
+    def works(who: User) -> Work:
+        ids: dict[str, Any] = {"case_id": case.pk, "actor": who, "now": NOW}
+        return {
+            "take": lambda: staff.take_case(**ids),
+            "note": lambda: staff.note_case(**ids, note="asked"),
+            "close": lambda: staff.close_case(**ids, resolution="seen", note="theirs"),
+        }[name]
+
+    race = two.race(*(works(who) for who in people))
+    case.refresh_from_db()
+    assert (race.waited, bool(race.second.refused)) == (True, name != "note")
+    if name == "note":
+        assert [who.username in case.note for who in people] == [True, True]
+    else:
+        assert people[0].pk in {case.owner_id, case.resolved_by_id}
+        assert people[1].pk not in {case.owner_id, case.resolved_by_id}

@@ -16,7 +16,7 @@ from PIL import Image
 
 from bench.desk import RealDesk, ledger_line
 from tests.real import real_desk
-from tests.test_real_clusters import LIMIT, two_clusters
+from tests.test_real_clusters import DEADLINE_S, LIMIT, two_clusters
 from tests.test_real_kills import STEPS, disturb
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db(transaction=True)]
@@ -57,7 +57,9 @@ def test_line_3_frozen_for_65_s(tmp_path: Path, step: str) -> None:
 
 
 def test_line_4_two_clusters(tmp_path: Path) -> None:
-    with real_desk(tmp_path, WORKER_CONCURRENCY=LIMIT, WORKER_LANES=2) as desk:
+    with real_desk(
+        tmp_path, WORKER_CONCURRENCY=LIMIT, WORKER_LANES=2, POST_DEADLINE_SEC=DEADLINE_S
+    ) as desk:
         took = two_clusters(desk, jobs=48)
         print(
             "stops, s:",
