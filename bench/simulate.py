@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from bench import report
@@ -80,7 +80,8 @@ def _run_all(options: argparse.Namespace, seeds: int) -> int:
     failed: list[dict[str, Any]] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("seeds", total=seeds)
-        for outcome in _outcomes(options, seeds):
+        outcomes = _outcomes(options, seeds)
+        for outcome in outcomes:
             done += 1
             steps += outcome["steps"]
             simulated_s += outcome["simulated_s"]
@@ -91,6 +92,9 @@ def _run_all(options: argparse.Namespace, seeds: int) -> int:
                 progress.console.print(
                     f"seed {outcome['seed']}: {outcome['wrong'][0]}", highlight=False
                 )
+                if options.stop:
+                    break
+        outcomes.close()  # its processes end with it
     took = time.monotonic() - begun
     figures = {
         "seeds": done,
@@ -120,7 +124,7 @@ def _run_all(options: argparse.Namespace, seeds: int) -> int:
     return 0 if ok else 1
 
 
-def _outcomes(options: argparse.Namespace, seeds: int) -> Iterator[dict[str, Any]]:
+def _outcomes(options: argparse.Namespace, seeds: int) -> Generator[dict[str, Any], None, None]:
     """From worker processes, each on a database of its own."""
     command = [sys.executable, "-m", "bench.simulate", "--seeds", str(seeds), "--first", str(options.first),
                "--steps", str(options.steps), "--processes", str(options.processes),

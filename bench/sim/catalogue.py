@@ -64,6 +64,19 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.lifecycle.claim", "        if target.max_in_flight is None\n", "        if True\n"),),
     ),
     Mutant(
+        "claim_within_a_block", "what a provider has blocked, or staff have paused, is claimed all the same",
+        (("providers.health", "    if health.paused or health.blocked(now) or health.gate is Gate.OPEN:\n        return 0\n",
+          "    if health.gate is Gate.OPEN:\n        return 0\n"),),
+    ),
+    Mutant(
+        "arm_within_a_block", "a block that came between claim and arm is not seen",
+        (("jobs.lifecycle.arm", "  AND {MAY_ARM}\n", ""),),
+    ),
+    Mutant(
+        "windows_ignored", "a window that is used up holds nothing back",
+        (("jobs.rooms", "found.add(limit, one_window.left, mine,", "found.add(limit, one_window.most, mine,"),),
+    ),
+    Mutant(
         "claim_before_its_time", "a job that must wait is sent at once",
         (("jobs.lifecycle.claim", " AND not_before <= %(now)s\n", "\n"),),
     ),
@@ -72,6 +85,44 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.lifecycle.claim",
           '        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [ADMISSION_LOCK])\n', ""),),
         catcher="tests/test_races_claim.py",
+    ),
+    # --- provider health ----------------------------------------------------------------------------------------------
+    Mutant(
+        "an_outage_ends_by_a_read", "a good balance read closes the breaker, though no job has succeeded",
+        (("providers.health", "        case Read.GOOD if health.cause is Cause.KEY:\n", "        case Read.GOOD:\n"),),
+    ),
+    Mutant(
+        "an_accepted_probe_is_a_good_one", "the breaker closes when the probe is accepted, whatever becomes of it",
+        (("providers.health", '        case "stored":\n', '        case "stored" | "accepted":\n'),),
+    ),
+    Mutant(
+        "two_probes", "a second lane takes the probe that is under way",
+        (("providers.health",
+          "    if health.gate is not Gate.HALF_OPEN or health.probe_id is not None or until <= now:\n",
+          "    if health.gate is not Gate.HALF_OPEN or until <= now:\n"),
+         ("providers.health", "        return 0 if health.probe_id is not None else 1\n", "        return 1\n")),
+    ),
+    Mutant(
+        "a_block_shrinks", "the last word about a wait counts, not the longest",
+        (("providers.health", "    return new if old is None else max(old, new)\n", "    return new\n"),),
+    ),
+    Mutant(
+        "half_open_without_a_read", "time alone makes an outage half-open",
+        (("providers.health", "        case Read.BAD:\n            return opened(",
+          "        case Read.BAD if health.open_s > OPEN_FIRST_S:\n"
+          "            return replace(health, gate=Gate.HALF_OPEN, next_try_at=None)\n"
+          "        case Read.BAD:\n            return opened("),),
+        catcher="tests/test_health.py",
+    ),
+    Mutant(
+        "all_at_once_after_a_block", "after a block everybody sends at the same moment",
+        (("providers.health", "reason=_reason(health, reason), ramp=1, ramp_won=0\n", "reason=_reason(health, reason)\n"),),
+        catcher="tests/test_health.py tests/test_provider_states.py",
+    ),
+    Mutant(
+        "quota_counts_as_a_failure", "an exhausted quota opens the breaker and wakes people",
+        (("providers.health", "_BAD = frozenset({FailureClass.UNSENT,", "_BAD = frozenset({FailureClass.QUOTA_EXHAUSTED,"),),
+        catcher="tests/test_health.py tests/test_provider_states.py",
     ),
     # --- recording ----------------------------------------------------------------------------------------------------
     Mutant(

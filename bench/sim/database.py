@@ -76,8 +76,29 @@ BEGIN
   INSERT INTO sim_wrong (what) SELECT flying || ' in flight after a claim, ' || most || ' allowed' FROM sim_limit WHERE flying > most;
   INSERT INTO sim_wrong (what) SELECT at_target || ' in flight at one target, ' || most_at_target || ' allowed'
     FROM sim_limit WHERE at_target > most_at_target;
+  INSERT INTO sim_wrong (what) SELECT 'task ' || f.id || ': claimed within a block (' || s.state || ')'
+    FROM fresh f JOIN providers_target g ON g.id = f.target_id
+    JOIN providers_providerstate s ON s.account_id = f.account_id AND s.model IN ('', g.model)
+    WHERE s.state = 'paused' OR s.blocked_until > f.created_at OR s.gate = 'open';
   RETURN NULL;
 END $$;
+CREATE OR REPLACE FUNCTION sim_health() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  said text;
+BEGIN
+  IF OLD.probe_id IS NOT NULL AND NEW.probe_id IS DISTINCT FROM OLD.probe_id AND NEW.probe_id IS NOT NULL
+    THEN said := 'the probe is taken from one that is under way';
+  ELSIF OLD.gate = 'open' AND NEW.gate = 'closed' AND OLD.cause <> 'key' THEN said := 'an outage ended without a probe';
+  ELSIF OLD.gate = 'half_open' AND NEW.gate = 'closed' AND NOT EXISTS (
+    SELECT FROM jobs_providertask k WHERE k.id = OLD.probe_id AND k.completed_at IS NOT NULL)
+    THEN said := 'an outage ended though no job has succeeded';
+  ELSIF NEW.blocked_until < OLD.blocked_until THEN said := 'a block was shortened';
+  END IF;
+  IF said IS NOT NULL THEN INSERT INTO sim_wrong (what) VALUES ('account ' || NEW.account_id || ' ' || NEW.model || ': ' || said); END IF;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS sim_health ON providers_providerstate;
+CREATE TRIGGER sim_health AFTER UPDATE ON providers_providerstate FOR EACH ROW EXECUTE FUNCTION sim_health();
 DROP TRIGGER IF EXISTS sim_claimed ON jobs_providertask;
 CREATE TRIGGER sim_claimed AFTER INSERT ON jobs_providertask
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION sim_claimed();
@@ -108,7 +129,7 @@ class Database:
         self.down_until = 0.0
         self.dirty = True  # something was committed since the judge looked
         self._statement = ""
-        self._wrote = False
+        self._wrote = self._claimed = False
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -124,12 +145,14 @@ class Database:
             try:
                 self._point("before commit")
             except BaseException:
+                self._claimed = False
                 connection.rollback()  # as the server does for a client that is gone
                 raise
             real_commit()
             if self._wrote:
                 self.dirty = True
-            self._point("after commit")
+            claimed, self._claimed = self._claimed, False
+            self._point("after claim" if claimed else "after commit")
 
         def set_autocommit(autocommit: bool, *args: Any, **more: Any) -> None:
             real_autocommit(autocommit, *args, **more)
@@ -168,6 +191,7 @@ class Database:
         verb = sql.lstrip()[:6].upper()
         writes = verb in {"INSERT", "UPDATE", "DELETE"} or "UPDATE jobs_providertask" in sql
         self._statement = " ".join(sql.split()[:4])
+        self._claimed |= sql.startswith('INSERT INTO "jobs_providertask"')
         if writes or not inside:
             self.on_gate(
                 "statement" if inside else "before write" if writes else "read", self._statement

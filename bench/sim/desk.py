@@ -34,7 +34,7 @@ from jobs.rules import limits
 from providers import registry
 from providers.contract import Account
 from providers.http import Transport
-from providers.models import Target
+from providers.models import QuotaWindow, Target
 from providers.sandbox.settings import Settings
 from providers.sandbox.world import World
 
@@ -121,6 +121,8 @@ class Desk:
         self.tenants[0].max_in_flight = plan["tenant_limit"]
         self.tenants[0].save()
         self.account_row = self._account_row()
+        for seconds, most in plan["windows"]:
+            QuotaWindow.objects.create(account=self.account_row, seconds=seconds, most=most)
         for what in plan["standing"]:
             StandingDecision.objects.create(
                 target=self.targets[0], what=what, reason="simulated", made_by=plan["person"], made_at=self.clock.moment()

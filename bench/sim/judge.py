@@ -24,6 +24,7 @@ _BY_DECISION = ("person", "standing")
 # A dead lane is noticed, and a frozen one comes back.
 CALM_BEFORE_STUCK_S = 120.0
 ID_WITHIN_S = 6.0
+CLOCKS_S = 12.0  # the wall may be set by 4 s either way, and the provider's answer is some seconds under way
 _ROWS = """
 SELECT
   (SELECT count(*) FROM (SELECT 1 FROM jobs_providertask WHERE blocks_send GROUP BY job_id HAVING count(*) > 1) x),
@@ -47,6 +48,7 @@ class Judge:
         self._job_of: dict[str, int] = {}
         self._learned: dict[Actor, list[Fact]] = defaultdict(list)
         self._named: set[str] = set()
+        self._posts_of: dict[int, list[tuple[float, str]]] = defaultdict(list)
         self._listed: dict[tuple[str, str, str], float] = {}  # stuck rows, and since when
         desk.network.on_post = self._post
         desk.on_learned = self._fact_learned
@@ -118,6 +120,21 @@ class Judge:
             self._blame(f"task {correlation} is posted although it is called {task.state}")
         if not self.nemesis.restored:
             self._costs_beside(task)
+            self._posts_of[task.account_id].append((self.desk.turns.now, correlation))
+            self._within_windows(task.account_id)
+
+    def _within_windows(self, account_id: int) -> None:
+        """What a window allows is never exceeded at the provider; our clock may have been set by as much as CLOCKS_S."""
+        posts = self._posts_of[account_id]
+        for seconds, most in self.desk.plan["windows"]:
+            if seconds is None:
+                continue
+            since = self.desk.turns.now - (seconds - CLOCKS_S)
+            recent = [correlation for at, correlation in posts if at > since]
+            if len(recent) > most:
+                gone = ProviderTask.objects.filter(pk__in=recent, state="unsent").count()
+                if len(recent) - gone > most:
+                    self._blame(f"{len(recent) - gone} sends within {seconds} s, {most} allowed")
 
     def _costs_beside(self, task: ProviderTask) -> None:
         """No earlier send of the same job may stand charged at this moment, unless somebody decided so."""
@@ -161,8 +178,8 @@ class Judge:
 
     # --- at the end ---------------------------------------------------------------------------------------------------
 
-    def settled(self) -> bool:
-        """Whether everything that can move has come to its end."""
+    def settled(self, *, watching: bool = True) -> bool:
+        """Whether everything that can move has come to its end; `watching`: also what belongs to jobs that have ended."""
         held = Hold.objects.filter(lifted_at=None).exists()
         states = set(Job.objects.values_list("state", flat=True).distinct())
         open_states = (
@@ -170,6 +187,8 @@ class Judge:
         )
         if states & open_states:
             return False
+        if not watching:
+            return True
         watched = ProviderTask.objects.exclude(cases__resolved_at=None, cases__isnull=False)
         return not (
             watched.filter(undecided_since__isnull=False).exists()

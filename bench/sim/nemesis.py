@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import DatabaseError, OperationalError, connections
 
 from bench.sim.chance import Chance
 from bench.sim.desk import Desk
 from bench.sim.turns import Actor, Killed
-from jobs.lifecycle import staff
+from jobs.lifecycle import providers, staff
 from jobs.lifecycle.errors import Refused
-from providers.models import Target
+from jobs.models import ProviderTask
+from providers.models import ProviderState, QuotaWindow, Target
 from providers.sandbox.faults import CATALOGUE, Stage
 
 # Rates: at each gate for what may happen there, at each step for what comes from outside.
@@ -22,6 +24,7 @@ RATES = {
     "kill idle": 0.002,
     "freeze": 0.01,
     "interrupt": 0.08,
+    "ambush": 0.5,
     "freeze idle": 0.002,
     "drain": 0.001,
     "database outage": 0.002,
@@ -37,11 +40,12 @@ RATES = {
     "red button": 0.002,
     "target closed": 0.002,
     "staff": 0.02,
+    "duty": 0.004,
     "key rotation": 0.0007,
     "lost disk": 0.001,
     "restore": 0.0015,
 }
-RARE = {"restore": 0.06, "key rotation": 0.15, "lost disk": 0.15}
+SHARES = {"restore": 0.06, "key rotation": 0.15, "lost disk": 0.15, "ambush": 0.7}  # of the seeds; others 0.45
 _NOT_SIMULATED = {"result_oversize", "result_bomb", "slow_drip"}
 _LASTING = {"never", "unknown_final", "lost", "lost_later", "vanished", "failed_then_completed"}
 _SHARES = (0.05, 0.1, 0.2, 0.35)
@@ -50,7 +54,7 @@ _SHARES = (0.05, 0.1, 0.2, 0.35)
 def plan(chance: Chance, person: Any) -> dict[str, Any]:
     """What this seed is like."""
     rates = {
-        name: rate if chance.number(f"plan/{name}") < RARE.get(name, 0.45) else 0.0
+        name: rate if chance.number(f"plan/{name}") < SHARES.get(name, 0.45) else 0.0
         for name, rate in RATES.items()
     }
     echo = chance.number("plan/echo") < 0.6
@@ -69,6 +73,7 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "concurrency": chance.pick("plan/concurrency", (1, 2, 3, 6)),
         "tenant_limit": chance.pick("plan/tenant", (None, None, 2)),
         "target_limit": chance.pick("plan/target", (None, None, 2)),
+        "windows": chance.pick("plan/windows", ((), (), ((60, 1),), ((60, 2),), ((300, 3), (60, 2)), ((None, 1),))),
         "fallback": chance.number("plan/fallback") < 0.4,
         "standing": [what for what in ("resend_unknown", "next_after_charged")
                      if chance.number(f"plan/{what}") < 0.12],
@@ -117,6 +122,7 @@ class Nemesis:
             "storage": self._storage,
             "red button": self._red_button,
             "target closed": self._target_closed,
+            "duty": self._on_duty,
             "key rotation": self._rotate_key,
             "lost disk": self._lose_disk,
             "restore": self._dump_or_restore,
@@ -132,7 +138,7 @@ class Nemesis:
         if kind != "read" and self.chance.strikes("kill", self.rates["kill"]):
             self._kill(actor, f"{kind} of {statement}")
             raise Killed
-        if kind == "after commit":
+        if kind in {"after commit", "after claim"}:
             if self.chance.strikes("commit lost", self.rates["commit lost"]):
                 self.turns.tell("the answer to its COMMIT is lost")
                 raise OperationalError("server closed the connection unexpectedly")
@@ -141,9 +147,82 @@ class Nemesis:
                 # Between two of its transactions: a person is quicker.
                 actor.frozen_until = max(actor.frozen_until, self.turns.now + 2.0)
                 self.interrupt()
+            if kind == "after claim" and self.chance.strikes("ambush", self.rates["ambush"]):
+                self._ambush(actor)
         elif kind == "statement" and self.chance.strikes("deadlock", self.rates["deadlock"]):
             self.turns.tell(f"deadlock in {statement}")
             raise OperationalError("deadlock detected")
+
+    def _ambush(self, actor: Actor) -> None:
+        """Between claim and arm, where all that arm looks at may change."""
+        ways: dict[str, Callable[[], None]] = {
+            "cancel": self._cancel_newest,
+            "red button": self._red_button,
+            "close": self._target_closed,
+            "pause": self._pause,
+        }
+        way = self.chance.pick("ambush/way", (*ways, "freeze"))
+        if way == "freeze":
+            # Long enough to be called dead: another lane withdraws what it has claimed.
+            seconds = self.chance.number("ambush/for", 40, 200)
+            self.turns.tell(f"stands still for {seconds:.0f} s after its claim")
+            actor.frozen_until = self.turns.now + seconds
+            return
+        actor.frozen_until = max(actor.frozen_until, self.turns.now + 2.0)
+        self.turns.start("a person", ways[way])
+        undo = {"red button": self._red_button, "close": self._target_closed, "pause": self._pause}
+        if way in undo:
+            self.turns.after(
+                self.chance.number("ambush/undo", 5, 60), self._unless_quiet(undo[way])
+            )
+
+    def _unless_quiet(self, act: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None if self.quiet else act()
+
+    def _cancel_newest(self) -> None:
+        task = ProviderTask.objects.filter(state="intent").order_by("-created_at", "-pk").first()
+        if task is not None:
+            with contextlib.suppress(Refused, DatabaseError):
+                staff.cancel(
+                    job_id=task.job_id, actor=self.desk.plan["person"], now=self.desk.clock.moment()
+                )
+                self.turns.tell(f"cancel of job {task.job_id}")
+
+    def _pause(self) -> None:
+        """Pauses the account, or resumes it."""
+        common: dict[str, Any] = {
+            "account_id": self.desk.account_row.pk,
+            "actor": None,
+            "now": self.desk.clock.moment(),
+        }
+        with contextlib.suppress(DatabaseError):
+            try:
+                providers.resume(**common)
+                self.turns.tell("the account is resumed")
+            except Refused:
+                providers.pause(**common, reason="simulated")
+                self.turns.tell("the account is paused")
+
+    def _on_duty(self) -> None:
+        """Whoever is on duty blocks, unblocks, or wants to know now; on the account or one of its models."""
+        now, account_id = self.desk.clock.moment(), self.desk.account_row.pk
+        model = self.chance.pick("duty/where", ("", self.desk.targets[0].model))
+        common: dict[str, Any] = {
+            "account_id": account_id,
+            "model": model,
+            "actor": None,
+            "now": now,
+        }
+        until = now + timedelta(seconds=self.chance.number("duty/until", 10, 300))
+        verbs: dict[str, Callable[[], None]] = {
+            "block": lambda: providers.block_until(**common, until=until),
+            "unblock": lambda: providers.unblock(**common),
+            "probe": lambda: providers.probe_now(**common),
+        }
+        verb = self.chance.pick("duty/verb", sorted(verbs))
+        with contextlib.suppress(Refused):
+            verbs[verb]()
+            self.turns.tell(f"{verb} of {model or 'the account'}")
 
     def _maybe_freeze(self, actor: Actor, where: str) -> None:
         if self.chance.strikes("freeze", self.rates["freeze"]):
@@ -284,6 +363,15 @@ class Nemesis:
         Target.objects.update(enabled=True, stopped_at=None, stopped_reason="")
         with contextlib.suppress(Refused):
             staff.lift_red_button(actor=None, now=desk.clock.moment(), reason="simulated")
+        QuotaWindow.objects.all().delete()
+        desk.plan["windows"] = ()
+        for paused in ProviderState.objects.filter(state="paused"):
+            providers.resume(
+                account_id=paused.account_id,
+                model=paused.model,
+                actor=None,
+                now=desk.clock.moment(),
+            )
         for actor in self.turns.actors:
             actor.frozen_until = min(actor.frozen_until, self.turns.now + 30)
 

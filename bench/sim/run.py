@@ -27,11 +27,14 @@ from bench.sim.nemesis import Nemesis
 from bench.sim.turns import Turns
 from jobs import bell, lanes, results, spool
 from jobs.lifecycle.record import Fact
+from jobs.stages import facts, reconcile
 from providers.adapters.polza import Polza
 
 STEPS = 300
 QUIET_STEPS = 15_000
-CANARY_EVERY_S = 45.0
+WATCHING_STEPS = 4_000  # after so many, what is only watched any more (a task that never ends) may go on by itself
+CANARY_EVERY_S, CANARIES_FOR_S = 200.0, 2400.0
+SELDOM_S = 240.0  # in the quiet, whatever is asked again and again for hours
 _SETTINGS: dict[str, Any] = {
     "POLL_DEADLINE_SEC": 900.0, "POLL_INTERVAL_SEC": 3.0, "RECONCILE_INTERVAL_SEC": 30.0, "POST_DEADLINE_SEC": 30.0,
     "WORKER_MAX_RETRIES": 1, "FREE_REFUSAL_ATTEMPTS": 5, "JOB_PATIENCE_SEC": 120.0, "EXPOSURE_LIMIT_PRICES": 20,
@@ -138,6 +141,7 @@ class _Day:
         self.desk, self.trouble, self.judge = desk, trouble, judge
         self._quiet_since = self._next_canary_at = self._next_look_at = float("inf")
         self._settled = False
+        self._quiet_step = 0
 
     def between(self) -> None:
         self.judge.after_step()
@@ -154,7 +158,7 @@ class _Day:
         self.trouble.be_quiet()
         turns.tell("--- quiet ---")
         # New lanes that ask seldom: hours pass in few steps. One on each host, so that each host's spool is read.
-        settings.POLL_INTERVAL_SEC = 30.0
+        settings.POLL_INTERVAL_SEC, settings.RECONCILE_INTERVAL_SEC = 30.0, SELDOM_S
         for actor in list(self.desk.lanes):
             actor.inbox.append(actor.stop)
         self.desk.plan["slice_s"] = 3600.0
@@ -164,8 +168,13 @@ class _Day:
         self.desk.quiet = True
         self.judge.calm_since = self._quiet_since = turns.now
         self._next_canary_at, self._next_look_at = turns.now + CANARY_EVERY_S, turns.now + 30
+        self._quiet_step = turns.steps
         last = turns.steps + QUIET_STEPS
-        turns.run(lambda: self._settled or turns.steps >= last or bool(self.judge.wrong))
+        with (
+            mock.patch.object(reconcile, "RECEIPT_EVERY_S", SELDOM_S),
+            mock.patch.object(facts, "RECEIPT_EVERY_S", SELDOM_S),
+        ):
+            turns.run(lambda: self._settled or turns.steps >= last or bool(self.judge.wrong))
         if not self.judge.wrong:
             self.judge.at_the_end()
 
@@ -173,8 +182,9 @@ class _Day:
         now = self.desk.turns.now
         self._next_look_at = now + 20
         self.judge.stuck_now()
-        self._settled = self.judge.settled()
-        if not self._settled and self._next_canary_at <= now < self._quiet_since + 1200:
+        long = self.desk.turns.steps - self._quiet_step >= WATCHING_STEPS
+        self._settled = self.judge.settled(watching=not long)
+        if not self._settled and self._next_canary_at <= now < self._quiet_since + CANARIES_FOR_S:
             self._next_canary_at = now + CANARY_EVERY_S
             if self.judge.lost_sends():
                 self.desk.create_job("a canary")
@@ -185,11 +195,11 @@ def _storage_gates(desk: Desk) -> Iterator[None]:
     """Writing to a disk is visible too: a process can die before it, and the disk may be full."""
     put, settle = spool.put, results.settle
 
-    def put_gated(facts: list[Fact]) -> None:
+    def put_gated(learned: list[Fact]) -> None:
         desk._disk_write("spool")  # noqa: SLF001
-        put(facts)
-        desk.turns.tell(f"spools {len(facts)} facts")
-        desk.spooled(facts)
+        put(learned)
+        desk.turns.tell(f"spools {len(learned)} facts")
+        desk.spooled(learned)
 
     def settle_gated(*args: Any, **more: Any) -> bool:
         desk._disk_write("result")  # noqa: SLF001
