@@ -129,7 +129,8 @@ class Database:
         self.down_until = 0.0
         self.dirty = True  # something was committed since the judge looked
         self._statement = ""
-        self._wrote = self._claimed = False
+        self._wrote = False
+        self._step = ""  # "claim" or "arm", where the transaction is one
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -145,14 +146,14 @@ class Database:
             try:
                 self._point("before commit")
             except BaseException:
-                self._claimed = False
+                self._step = ""
                 connection.rollback()  # as the server does for a client that is gone
                 raise
             real_commit()
             if self._wrote:
                 self.dirty = True
-            claimed, self._claimed = self._claimed, False
-            self._point("after claim" if claimed else "after commit")
+            step, self._step = self._step, ""
+            self._point(f"after {step}" if step else "after commit")
 
         def set_autocommit(autocommit: bool, *args: Any, **more: Any) -> None:
             real_autocommit(autocommit, *args, **more)
@@ -191,7 +192,10 @@ class Database:
         verb = sql.lstrip()[:6].upper()
         writes = verb in {"INSERT", "UPDATE", "DELETE"} or "UPDATE jobs_providertask" in sql
         self._statement = " ".join(sql.split()[:4])
-        self._claimed |= sql.startswith('INSERT INTO "jobs_providertask"')
+        if sql.startswith('INSERT INTO "jobs_providertask"'):
+            self._step = "claim"
+        elif "SET armed_at" in sql:
+            self._step = "arm"
         if writes or not inside:
             self.on_gate(
                 "statement" if inside else "before write" if writes else "read", self._statement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -50,6 +51,7 @@ class Judge:
         self._named: set[str] = set()
         self._posts_of: dict[int, list[tuple[float, str]]] = defaultdict(list)
         self._listed: dict[tuple[str, str, str], float] = {}  # stuck rows, and since when
+        desk.network.on_sent = self._sent
         desk.network.on_post = self._post
         desk.on_learned = self._fact_learned
         desk.on_kept = self._facts_kept
@@ -101,6 +103,17 @@ class Judge:
         self.desk.turns.after(ID_WITHIN_S, look)
 
     # --- at every step ------------------------------------------------------------------------------------------------
+
+    def _sent(self, request: Request) -> None:
+        """A POST's last bytes leave. The fence is on the boot clock; `send_not_after` repeats it on a wall that may be set."""
+        fence = (
+            ProviderTask.objects.filter(pk=_correlation(request))
+            .values_list("send_not_after", flat=True)
+            .first()
+        )
+        late_s = -math.inf if fence is None else (self.desk.clock.moment() - fence).total_seconds()
+        if late_s > CLOCKS_S:
+            self._blame(f"task {_correlation(request)} leaves {late_s:.0f} s after its fence")
 
     def _post(self, request: Request) -> None:
         """A POST arrives at the provider."""

@@ -25,6 +25,7 @@ RATES = {
     "freeze": 0.01,
     "interrupt": 0.08,
     "ambush": 0.5,
+    "late": 0.1,
     "freeze idle": 0.002,
     "drain": 0.001,
     "database outage": 0.002,
@@ -45,7 +46,12 @@ RATES = {
     "lost disk": 0.001,
     "restore": 0.0015,
 }
-SHARES = {"restore": 0.06, "key rotation": 0.15, "lost disk": 0.15, "ambush": 0.7}  # of the seeds; others 0.45
+SHARES = {
+    "restore": 0.06,
+    "key rotation": 0.15,
+    "lost disk": 0.15,
+    "ambush": 0.7,
+}  # of the seeds; others 0.45
 _NOT_SIMULATED = {"result_oversize", "result_bomb", "slow_drip"}
 _LASTING = {"never", "unknown_final", "lost", "lost_later", "vanished", "failed_then_completed"}
 _SHARES = (0.05, 0.1, 0.2, 0.35)
@@ -138,7 +144,7 @@ class Nemesis:
         if kind != "read" and self.chance.strikes("kill", self.rates["kill"]):
             self._kill(actor, f"{kind} of {statement}")
             raise Killed
-        if kind in {"after commit", "after claim"}:
+        if kind in {"after commit", "after claim", "after arm"}:
             if self.chance.strikes("commit lost", self.rates["commit lost"]):
                 self.turns.tell("the answer to its COMMIT is lost")
                 raise OperationalError("server closed the connection unexpectedly")
@@ -149,6 +155,11 @@ class Nemesis:
                 self.interrupt()
             if kind == "after claim" and self.chance.strikes("ambush", self.rates["ambush"]):
                 self._ambush(actor)
+            if kind == "after arm" and self.chance.strikes("late", self.rates["late"]):
+                # Beyond the fence, at times so long that its send is called lost before it is made.
+                self._stand_still(
+                    actor, self.chance.number("late/for", 5, 300), "with a send in its hands"
+                )
         elif kind == "statement" and self.chance.strikes("deadlock", self.rates["deadlock"]):
             self.turns.tell(f"deadlock in {statement}")
             raise OperationalError("deadlock detected")
@@ -164,9 +175,7 @@ class Nemesis:
         way = self.chance.pick("ambush/way", (*ways, "freeze"))
         if way == "freeze":
             # Long enough to be called dead: another lane withdraws what it has claimed.
-            seconds = self.chance.number("ambush/for", 40, 200)
-            self.turns.tell(f"stands still for {seconds:.0f} s after its claim")
-            actor.frozen_until = self.turns.now + seconds
+            self._stand_still(actor, self.chance.number("ambush/for", 40, 200), "after its claim")
             return
         actor.frozen_until = max(actor.frozen_until, self.turns.now + 2.0)
         self.turns.start("a person", ways[way])
@@ -226,9 +235,11 @@ class Nemesis:
 
     def _maybe_freeze(self, actor: Actor, where: str) -> None:
         if self.chance.strikes("freeze", self.rates["freeze"]):
-            seconds = self.chance.number("freeze/for", 20, 400)
-            self.turns.tell(f"stands still for {seconds:.0f} s {where}")
-            actor.frozen_until = self.turns.now + seconds
+            self._stand_still(actor, self.chance.number("freeze/for", 20, 400), where)
+
+    def _stand_still(self, actor: Actor, seconds: float, where: str) -> None:
+        self.turns.tell(f"stands still for {seconds:.0f} s {where}")
+        actor.frozen_until = self.turns.now + seconds
 
     def _kill(self, actor: Actor, where: str) -> None:
         self.turns.tell(f"is killed {where}")

@@ -29,16 +29,20 @@ _PAINTER = Painter()
 
 
 class Network:
-    """`on_post` is told of each POST just before the provider sees it, `on_accepted` when a lane reads that it was taken."""
+    """`on_sent` is told of each POST when its bytes leave, `on_post` just before the provider sees it, `on_accepted` when a
+    lane reads that it was taken."""
 
     def __init__(self, turns: Turns, world: World, chance: Chance) -> None:
         self.turns, self.world, self.chance = turns, world, chance
+        self.on_sent: Callable[[Request], None] = lambda _request: None
         self.on_post: Callable[[Request], None] = lambda _request: None
         self.on_accepted: Callable[[Request, Actor], None] = lambda _request, _actor: None
         self.trouble = 0.0  # share of requests that meet trouble on the way
 
     def carry(self, request: Request, answer: Callable[[Reaction | None], None]) -> None:
         """From now on the request is on its way. `answer` gets the reaction, or None: the connection broke."""
+        if request.method == "POST":
+            self.on_sent(request)
         there = self._time("there", SLOW_THERE_S)
         if self.chance.strikes("network/request lost", self.trouble / 4):
             self.turns.tell(f"network: {request.method} lost on the way")
