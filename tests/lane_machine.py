@@ -275,7 +275,7 @@ class LaneMachine(RuleBasedStateMachine):
                 if other["id"] != pk
             )
         }
-        armed, fence = arm.arm(
+        armed, fence, _ = arm.arm(
             run_id=run, calls=dict.fromkeys(ids, (30.0, RETENTION_S)), clock=self.clock
         )
         assert armed == may

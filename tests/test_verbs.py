@@ -304,7 +304,7 @@ def test_an_ended_job_is_not_cancelled(now: datetime, person: User, state: JobSt
 
 
 def armed(intent: ProviderTask) -> bool:
-    ids, _ = arm(run_id=intent.run_id, calls={intent.pk: (30.0, 3600.0)}, clock=clock)
+    ids, _, _ = arm(run_id=intent.run_id, calls={intent.pk: (30.0, 3600.0)}, clock=clock)
     return intent.pk in ids
 
 

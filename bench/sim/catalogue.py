@@ -77,6 +77,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.rooms", "found.add(limit, one_window.left, mine,", "found.add(limit, one_window.most, mine,"),),
     ),
     Mutant(
+        "answers_dated_from_the_claim", "an answer seems older than its send where the process stood still, and no window counts it",
+        (("jobs.stages.submit", "            deadline_s=deadline_s,\n            at=armed_at,\n",
+          "            deadline_s=deadline_s,\n            at=now,\n"),),
+    ),
+    Mutant(
         "claim_before_its_time", "a job that must wait is sent at once",
         (("jobs.lifecycle.claim", " AND not_before <= %(now)s\n", "\n"),),
     ),

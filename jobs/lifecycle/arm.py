@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import connection, transaction
 
@@ -39,17 +40,26 @@ RETURNING t.id, t.job_id
 """  # noqa: S608  MAY_ARM is our own text
 
 
+class Armed(NamedTuple):
+    """`send_not_after`: on the boot clock, the moment after which none of `ids` may start; on the wall that is `at` plus
+    SEND_WINDOW_S."""
+
+    ids: set[uuid.UUID]
+    send_not_after: float
+    at: datetime
+
+
 def arm(
     *,
     run_id: uuid.UUID,
     calls: Mapping[uuid.UUID, tuple[float, float]],
     clock: Clock,
-) -> tuple[set[uuid.UUID], float]:
+) -> Armed:
     """intent -> sending for the tasks that may still be sent; `calls` maps id to (deadline_s, retention_s).
 
-    Returns the armed ids and, on the boot clock, the moment after which none of them may start. Both come from one
-    reading, the boot clock first: whatever stalls in between makes the fence earlier, never later. A task that is not
-    returned must not be sent. If this raises, nothing may be sent: the COMMIT's answer may be lost.
+    Both moments come from one reading, the boot clock first: whatever stalls in between makes the fence earlier, never
+    later. A task that is not returned must not be sent. If this raises, nothing may be sent: the COMMIT's answer may be
+    lost.
     """
     ids: Sequence[uuid.UUID] = sorted(calls)
     boot, now = clock.both()
@@ -75,4 +85,4 @@ def arm(
             events.event(job_id=job_id, task_id=task_id, kind="armed", now=now)
             for task_id, job_id in armed
         )
-    return {task_id for task_id, _ in armed}, boot + SEND_WINDOW_S
+    return Armed({task_id for task_id, _ in armed}, boot + SEND_WINDOW_S, now)

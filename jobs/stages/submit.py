@@ -13,6 +13,7 @@ from jobs.lifecycle import arm, claim, providers
 from jobs.lifecycle.claim import Intent
 from jobs.lifecycle.record import Fact
 from jobs.models import Job
+from jobs.rules import SEND_WINDOW_S
 from jobs.stages import facts, inline
 from providers import registry
 from providers.contract import (
@@ -38,7 +39,7 @@ class Send:
     request: Request
     send_not_after: float
     deadline_s: float
-    at: datetime  # the database's clock when it was claimed
+    at: datetime  # the database's clock when it was armed: SEND_WINDOW_S before `send_not_after`
     sending: Sending = field(default_factory=Sending)
 
 
@@ -62,7 +63,7 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
     jobs = Job.objects.prefetch_related("photos").in_bulk([intent.job_id for intent in intents])
     requests = {intent.task_id: _request(intent, jobs[intent.job_id], lane) for intent in intents}
     deadline_s = lane.limits.post_deadline_s
-    armed, fence = arm.arm(
+    armed, fence, armed_at = arm.arm(
         run_id=lane.run_id,
         calls={
             i.task_id: (deadline_s, registry.adapter(i.target.provider).retention_s)
@@ -73,7 +74,7 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
     not_armed = [
         Fact(
             task_id=i.task_id,
-            at=now,
+            at=armed_at,
             kind="unsent",
             decides=True,
             unsent=True,
@@ -95,7 +96,7 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
             not_armed += [
                 Fact(
                     task_id=task_id,
-                    at=now,
+                    at=armed_at,
                     kind="unsent",
                     decides=True,
                     unsent=True,
@@ -112,7 +113,7 @@ def claim_and_arm(lane: LaneContext, room: int) -> tuple[list[Send], list[Fact]]
             request=requests[i.task_id],
             send_not_after=fence,
             deadline_s=deadline_s,
-            at=now,
+            at=armed_at,
         )
         for i in intents
         if i.task_id in armed
@@ -154,7 +155,6 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
     target = send.intent.target
     adapter, account = registry.adapter(target.provider), lane.accounts[target.provider]
     headers = adapter.authorisation(account)
-    started, boot = send.at, lane.clock.boot()
     try:
         call = await asyncio.to_thread(_build, adapter, account, send.request)
         answer = await lane.transport.send_paid(
@@ -174,8 +174,9 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
         answer = NoAnswer(
             sent=send.sending.headers_started, reason=f"{type(error).__name__}: {error}", ours=True
         )
-    # No await, no database between the answer and its fact.
-    at = started + timedelta(seconds=lane.clock.boot() - boot)
+    # No await, no database between the answer and its fact. From the arming's own reading: the process may have stood
+    # still at any moment since.
+    at = send.at + timedelta(seconds=lane.clock.boot() - send.send_not_after + SEND_WINDOW_S)
     try:
         read = adapter.read_submit(answer)
     except Exception as error:  # noqa: BLE001 - an answer we can't read may stand for a charge
