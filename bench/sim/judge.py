@@ -19,6 +19,7 @@ from jobs.lifecycle.record import Fact
 from jobs.models import Case, Hold, Job, JobEvent, ProviderTask, Result
 from jobs.states import ENDED, JobState
 from jobs.stuck import LATE_S, stuck
+from providers.models import ProviderState
 from providers.sandbox.reactions import Request
 
 _BY_DECISION = ("person", "standing")
@@ -211,6 +212,20 @@ class Judge:
             or watched.filter(state="accepted").exists()
             or watched.filter(state="unknown").exclude(released_by__in=_BY_DECISION).exists()
         )
+
+    def outages(self) -> bool:
+        """Whether a breaker is not closed yet."""
+        return (
+            ProviderState.objects.exclude(gate="closed")
+            .filter(account=self.desk.account_row)
+            .exists()
+        )
+
+    def probe_wanted(self) -> bool:
+        """Whether one is half-open, and no job is there to be the probe."""
+        waiting = Job.objects.filter(state__in=[JobState.PENDING, JobState.ACTIVE])
+        half_open = ProviderState.objects.filter(gate="half_open", account=self.desk.account_row)
+        return half_open.filter(probe_id__isnull=True).exists() and not waiting.exists()
 
     def lost_sends(self) -> bool:
         """Whether an unknown send waits for the listing to show a later one."""

@@ -63,12 +63,17 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         name: rate if chance.number(f"plan/{name}") < SHARES.get(name, 0.45) else 0.0
         for name, rate in RATES.items()
     }
+    # Short schedules seldom see ten bad outcomes: in these a breaker opens at the second in a row, and for seconds.
+    fragile = chance.number("plan/fragile") < 0.35
+    if fragile:
+        rates["provider outage"] = 0.01
     echo = chance.number("plan/echo") < 0.6
     lag_s = chance.pick("plan/lag", (0.0, 0.0, 5.0, 40.0))
     known = chance.number("plan/facts known") < 0.85
     return {
         "person": person,
         "rates": rates,
+        "fragile": fragile,
         "jobs": 3 + int(chance.number("plan/jobs", 0, 4)),
         "lanes": chance.pick("plan/lanes", (1, 2, 2, 3)),
         "hosts": chance.pick("plan/hosts", (1, 1, 2)),

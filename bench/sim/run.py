@@ -28,6 +28,7 @@ from bench.sim.turns import Turns
 from jobs import bell, lanes, results, spool
 from jobs.lifecycle.record import Fact
 from jobs.stages import facts, reconcile
+from providers import health
 from providers.adapters.polza import Polza
 
 STEPS = 300
@@ -115,7 +116,9 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
         turns.after(chance.number("job/at", 0, 120) if number else 0.0, desk.create_job)
     day = _Day(desk, trouble, judge)
     turns.between = day.between
-    with _storage_gates(desk), base.watched():
+    row, open_s = (2, 12.0) if plan["fragile"] else (health.BAD_IN_A_ROW, health.OPEN_FIRST_S)
+    edges = mock.patch.multiple(health, BAD_IN_A_ROW=row, OPEN_FIRST_S=open_s)
+    with _storage_gates(desk), base.watched(), edges:
         try:
             turns.run(lambda: turns.steps >= steps or bool(judge.wrong))
             if not judge.wrong:
@@ -184,6 +187,10 @@ class _Day:
         self.judge.stuck_now()
         long = self.desk.turns.steps - self._quiet_step >= WATCHING_STEPS
         self._settled = self.judge.settled(watching=not long)
+        if now < self._quiet_since + CANARIES_FOR_S and self.judge.outages():
+            self._settled = False
+            if self.judge.probe_wanted():
+                self.desk.create_job("a probe")
         if not self._settled and self._next_canary_at <= now < self._quiet_since + CANARIES_FOR_S:
             self._next_canary_at = now + CANARY_EVERY_S
             if self.judge.lost_sends():
