@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> An
             return value
         time.sleep(0.05)
     raise AssertionError(f"not within {within_s:g} s: {what}")
+
+
+def known_account(provider: str, key: str) -> str:
+    """For RealDesk.python: an account as if it had been measured. Its history echoes our ids, without a lag."""
+    return (
+        "from django.utils.timezone import now; from providers.models import Account\n"
+        f"Account.objects.create(provider={provider!r}, fingerprint={fingerprint(key)!r}, echoes_id=True,"
+        " history_lag_s=0, created_at=now())\n"
+    )
 
 
 class RealDesk:
@@ -59,13 +69,12 @@ class RealDesk:
         }
         self.prompt = "a lighthouse"
         self.started: list[subprocess.Popen[bytes]] = []
-        self.manage("migrate", "-v0")
-        if echoes:
-            self.ask(
-                "INSERT INTO providers_account (provider, fingerprint, label, echoes_id, history_lag_s, exclusive,"
-                " balance_currency, created_at) VALUES ('polza', %s, '', true, 0, false, '', now())",
-                fingerprint(KEY),
-            )
+        migrate = "from django.core.management import call_command; call_command('migrate', verbosity=0)\n"
+        self.python(migrate + (known_account("polza", KEY) if echoes else ""))
+
+    def python(self, code: str) -> str:
+        """What the desk's own program prints, on its database."""
+        return self.manage("shell", "-v0", "-c", code)
 
     def manage(self, *arguments: str) -> str:
         command = [sys.executable, "manage.py", *arguments]
@@ -80,8 +89,8 @@ class RealDesk:
             cursor = connection.execute(query, values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def create(self, count: int, prompt: str = "a lighthouse") -> None:
-        self.manage("generate", prompt, "--count", str(count), "--json")
+    def create(self, count: int, prompt: str = "a lighthouse", *options: str) -> None:
+        self.manage("generate", prompt, "--count", str(count), "--json", *options)
 
     def start(self, name: str, *words: str, **settings: object) -> subprocess.Popen[bytes]:
         """A process of Python's in a group of its own, logging to `name`-N.log. `settings` are for it alone."""
@@ -104,6 +113,14 @@ class RealDesk:
     def start_web(self, port: int) -> subprocess.Popen[bytes]:
         words = f"-m uvicorn studio.asgi:application --host 127.0.0.1 --port {port} --lifespan off"
         return self.start("web", *words.split(), "--log-level", "warning")
+
+    def lanes(self) -> dict[str, int]:
+        """The processes that run a lane now, by their run."""
+        found = self.ask(
+            "SELECT run_id::text, pid FROM jobs_lane"
+            " WHERE run_id IS NOT NULL AND heartbeat_at > now() - interval '15 seconds'"
+        )
+        return dict(found)
 
     def lane_pid(self) -> int:
         """The process of the first lane that runs."""
@@ -135,24 +152,25 @@ class RealDesk:
             time.sleep(0.3)
         raise AssertionError(f"not settled within {within_s:g} s: {self.states()}, {self.tasks()}")
 
-    def wrong(self) -> list[str]:
-        """What breaks the promise about money, judged by the provider's ledger."""
-        ledger = self.sandbox.ledger()
-        said = [
-            f"{name}: {ledger['summary'][name]}"
-            for name in ("posted_twice", "charged_twice")
-            if ledger["summary"][name]
-        ]
-        standing = [charge for charge in ledger["charges"] if charge["refunded_at"] is None]
-        correlation = {task["id"]: task["correlation"] for task in ledger["tasks"]}
+    def wrong(self, *others: Sandbox) -> list[str]:
+        """What breaks the promise about money, judged by the providers' ledgers."""
         accounted, job_of = self._accounted()
-        paid: dict[int, list[str]] = {}
-        for charge in standing:
-            task = charge["task"]
-            if not accounted & {task, correlation[task]}:
-                said.append(f"a charge that is no file and no case: {task} ({correlation[task]})")
-            if (job := job_of.get(correlation[task])) is not None:
-                paid.setdefault(job, []).append(task)
+        said, paid = [], defaultdict[int, list[str]](list)
+        for ledger in (sandbox.ledger() for sandbox in (self.sandbox, *others)):
+            said += [
+                f"{name}: {ledger['summary'][name]}"
+                for name in ("posted_twice", "charged_twice")
+                if ledger["summary"][name]
+            ]
+            standing = [charge for charge in ledger["charges"] if charge["refunded_at"] is None]
+            correlation = {task["id"]: task["correlation"] for task in ledger["tasks"]}
+            for task in (charge["task"] for charge in standing):
+                if not accounted & {task, correlation[task]}:
+                    said.append(
+                        f"a charge that is no file and no case: {task} ({correlation[task]})"
+                    )
+                if (job := job_of.get(correlation[task])) is not None:
+                    paid[job].append(task)
         return said + [
             f"job {job} was charged for {len(tasks)} tasks: {tasks}"
             for job, tasks in paid.items()

@@ -63,13 +63,14 @@ class DeskAdminSite(admin.AdminSite):
         context: dict[str, Any] = super().each_context(request)
         if not self.has_permission(request):
             return context
-        from jobs.admin import nav
+        from jobs.admin import nav, notices
 
         # Lazy: popups and plain forms that show none of it ask the database nothing.
         holds = SimpleLazyObject(_holds)
         context |= {
             "desk_now": clock.now,
             "desk_holds": holds,
+            "desk_failing_channels": SimpleLazyObject(notices.failing_channels),
             "desk_red_button": SimpleLazyObject(lambda: any(h.kind == "red_button" for h in holds)),
             "desk_nav": SimpleLazyObject(lambda: nav.sections(request)),
             "desk_role": SimpleLazyObject(lambda: nav.role(request)),

@@ -17,6 +17,8 @@ from django.utils.translation import gettext as _
 from jobs.models import Case, ProviderTask
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from providers.contract import Charge
+from providers.models import in_words
+from providers.word import Phrase, Told
 
 Words = str | Promise
 
@@ -81,14 +83,23 @@ CHARGES: Mapping[Charge, Look] = {
     Charge.WRITTEN_OFF: Look(gettext_lazy("written off"), "ban", "grey"),
 }
 
-PROVIDER_STATES: Mapping[str, Look] = {
-    "available": Look(gettext_lazy("available"), "circle-check", "green"),
-    "throttled": Look(gettext_lazy("throttled"), "gauge", "blue"),
-    "quota_exhausted": Look(gettext_lazy("quota exhausted"), "hourglass", "amber"),
-    "down": Look(gettext_lazy("down"), "octagon-x", "red"),
-    "paused": Look(gettext_lazy("paused by staff"), "circle-pause", "grey"),
+# A provider's finer phrase; its words on a page are those of `providers.models.in_words`, with the end.
+PROVIDER_STATES: Mapping[Phrase, Look] = {
+    Phrase.AVAILABLE: Look(gettext_lazy("available"), "circle-check", "green"),
+    Phrase.RAMPING: Look(gettext_lazy("available, starting gently"), "play", "green"),
+    Phrase.THROTTLED: Look(gettext_lazy("throttled"), "gauge", "blue"),
+    Phrase.QUOTA_EXHAUSTED: Look(gettext_lazy("quota exhausted"), "hourglass", "amber"),
+    Phrase.BLOCKED: Look(gettext_lazy("blocked by staff"), "lock", "grey"),
+    Phrase.PAUSED: Look(gettext_lazy("paused by staff"), "circle-pause", "grey"),
+    Phrase.NEXT_IS_PROBE: Look(gettext_lazy("down"), "octagon-alert", "red"),
+    Phrase.PROBING: Look(gettext_lazy("down"), "octagon-alert", "red"),
+    Phrase.CHECKING: Look(gettext_lazy("down"), "octagon-alert", "red"),
+    Phrase.DOWN: Look(gettext_lazy("down"), "octagon-x", "red"),
+    Phrase.KEY_REJECTED: Look(gettext_lazy("down"), "octagon-x", "red"),
 }
-_UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
+UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
+TARGET_STOPPED = Look(gettext_lazy("stopped"), "octagon-pause", "amber")
+TARGET_OFF = Look(gettext_lazy("switched off by staff"), "ban", "grey")
 
 # How a case was ended: resolutions that verbs write.
 RESOLUTIONS: Mapping[str, Words] = {
@@ -184,9 +195,10 @@ REASONS: Mapping[str, Words] = {
 _CASE_KINDS = frozenset(kind.value for kind in CaseKind)
 
 
-def provider_look(state: str) -> Look:
-    """ "" (no row yet) and words unknown here are "unknown yet"."""
-    return PROVIDER_STATES.get(state, _UNKNOWN_YET)
+def told_look(told: Told, *, now: datetime) -> Look:
+    """What is told of a provider, in its own words: "down, next try 12:03"."""
+    look = PROVIDER_STATES[told.phrase]
+    return Look(in_words(told, now=now), look.icon, look.tone)
 
 
 def task_look(task: ProviderTask) -> Look:

@@ -185,11 +185,22 @@ class Engine:
 
     async def _record(self, batch: list[tuple[Fact, Callable[[], None] | None]]) -> None:
         """Ids before everything else. When the database stays away, the facts go to the disk."""
-        facts = sorted((fact for fact, _ in batch), key=lambda fact: fact.provider_id is None)
+        plain = sorted(
+            (fact for fact, _ in batch if fact.refusal_class is None),
+            key=lambda fact: fact.provider_id is None,
+        )
+        refused = [fact for fact, _ in batch if fact.refusal_class is not None]
+        facts = plain + refused
+        notes = [note for fact, note in batch if fact.refusal_class is not None and note]
         give_up_at = self.lane.clock.boot() + SPOOL_AFTER_S
         while True:
             try:
-                touched = await self.lane.db(record, facts=facts)
+                touched = await self.lane.db(record, facts=plain)
+                if refused:
+                    # A recorded refusal frees its place. The block stands before that, or another job would be sent into
+                    # the same refusal.
+                    await self.lane.db(_run_all, notes)
+                    touched |= await self.lane.db(record, facts=refused)
                 break
             except Error as error:
                 logger.warning("engine.record %s", error)
@@ -200,9 +211,8 @@ class Engine:
                     return
                 await asyncio.sleep(TICK_S)
         try:
-            await self.lane.db(
-                self._decide, touched, [beside for _, beside in batch if beside is not None], facts
-            )
+            beside = [note for fact, note in batch if fact.refusal_class is None and note]
+            await self.lane.db(self._decide, touched, beside, facts)
         except Error as error:
             logger.warning(
                 "engine.decide %s", error
@@ -215,8 +225,7 @@ class Engine:
         facts: Sequence[Fact] = (),
     ) -> None:
         now = self.lane.clock.now()
-        for note in beside:
-            note()
+        _run_all(beside)
         outcomes.note_outcomes(
             facts=facts, poll_deadline_s=self.lane.limits.poll_deadline_s, now=now
         )
@@ -272,6 +281,11 @@ class Engine:
                 logger.warning(
                     "engine.hand_back %s", error
                 )  # then they come back when their lease ends
+
+
+def _run_all(notes: Sequence[Callable[[], None]]) -> None:
+    for note in notes:
+        note()
 
 
 def _hand_back(lane: LaneContext) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Count, Q, Sum
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from jobs.models import Hold, Job, ProviderTask
+from jobs import display, spending
+from jobs.budgets import Budget, Held, Period, Why
+from jobs.models import Hold, Job, ProviderTask, Tenant
 from jobs.states import JobState, Phase, Release, TaskState
 from providers import health, registry
 from providers.contract import Charge
@@ -82,6 +86,7 @@ class _Desk:
     at_risk: dict[int, Decimal]  # target -> possible money of its lost and late sends
     by_target: dict[int, int]
     by_tenant: dict[int, int]
+    budgets: dict[int, Budget]
     costly: set[int]  # jobs with an earlier send that was let go as free and then may have cost
 
     @property
@@ -121,6 +126,9 @@ def _desk(pending: list[Job], now: datetime) -> _Desk:
         ),
         by_target=dict(flying.order_by().values_list("target_id").annotate(n=Count("pk"))),
         by_tenant=dict(flying.order_by().values_list("tenant_id").annotate(n=Count("pk"))),
+        budgets=spending.budgets(
+            {job.tenant for job in pending}, factor=settings.PRICE_CEILING_FACTOR, now=now
+        ),
         costly=set(costly.values_list("job_id", flat=True)),
     )
 
@@ -151,6 +159,11 @@ def _reason(job: Job, desk: _Desk) -> Waiting:
         return Waiting(
             _("%(target)s is paused: too much money may have gone into lost and late sends") % name
         )
+    held = desk.budgets[job.tenant_id].holds(
+        price=target.price, currency=target.currency, factor=settings.PRICE_CEILING_FACTOR
+    )
+    if held is not None:
+        return Waiting(budget_words(held, tenant=job.tenant, target=target, now=now))
     if job.not_before > now:
         return Waiting(_("waiting before the next try"), job.not_before)
     return _turn(job, target, desk)
@@ -201,3 +214,66 @@ def _block(target: Target, desk: _Desk) -> Waiting | None:
                 one.blocked_until if blocked else None,
             )
     return None
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def budget_words(held: Held, *, tenant: Tenant, target: Target, now: datetime) -> str:
+    """Which spending limit holds a send to `target`, and until when, in the tenant's own time."""
+    words = {
+        "tenant": tenant.name,
+        "target": target.name,
+        "currency": tenant.currency,
+        "asked": display.money(held.ceiling, target.currency),
+    }
+    limit = held.limit
+    if limit is None:
+        if held.why is Why.CURRENCY:
+            return (
+                _(
+                    "%(tenant)s has a budget in %(currency)s, and %(target)s is paid in another currency"
+                )
+                % words
+            )
+        return _("%(tenant)s has a budget, and %(target)s has no price") % words
+    words |= {
+        "most": display.money(limit.most, tenant.currency),
+        "possible": display.money(limit.spent.possible, tenant.currency),
+        "until": moment_there(limit.until, zone=tenant.zone, now=now),
+    }
+    if held.why is Why.TOO_DEAR:
+        if limit.period is Period.DAY:
+            return (
+                _("%(target)s may cost %(asked)s, more than %(tenant)s may spend a day (%(most)s)")
+                % words
+            )
+        return (
+            _("%(target)s may cost %(asked)s, more than %(tenant)s may spend a month (%(most)s)")
+            % words
+        )
+    if held.eases:
+        return (
+            _(
+                "waits for the budget of %(tenant)s until it is known what sends under way cost (%(possible)s at most),"
+                " or until %(until)s"
+            )
+            % words
+        )
+    return _("waits for the budget of %(tenant)s until %(until)s") % words
+
+
+def moment_there(moment: datetime, *, zone: str, now: datetime) -> str:
+    """By the wall clock of `zone`: "tomorrow 00:00 Europe/Moscow"."""
+    there = ZoneInfo(zone)
+    local = moment.astimezone(there)
+    words = {"time": f"{local:%H:%M}", "zone": zone}
+    days = (local.date() - now.astimezone(there).date()).days
+    if days == 0:
+        return _("today %(time)s %(zone)s") % words
+    if days == 1:
+        return _("tomorrow %(time)s %(zone)s") % words
+    return _("%(day)s %(time)s %(zone)s") % {
+        **words,
+        "day": date_format(local.date(), "MONTH_DAY_FORMAT"),
+    }

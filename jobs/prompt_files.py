@@ -86,21 +86,54 @@ def read_csv(
 
 def iter_csv(file: IO[bytes]) -> Iterator[Row | InputError]:
     """The lines of a CSV file in UTF-8, separated by comma, semicolon or tab, with a header line."""
-    lines = _Lines(file)
     try:
-        delimiter, header = _read_header(lines)
+        number, names, records = open_csv(file)
+        header = _place(number, names)
     except InputError as error:
         yield error
         return
+    for item in records:
+        if isinstance(item, InputError):
+            yield item
+        else:
+            yield from make_row(header, item.cells, line=item.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The cells of one record, which begins on `line`. Cells that are not UTF-8 hold lone surrogates (check_encoding)."""
+
+    line: int
+    cells: list[str]
+
+
+def open_csv(file: IO[bytes]) -> tuple[int, list[str], Iterator[Record | InputError]]:
+    """The line of the header, the columns as they are written there, and the records; blank ones are left out.
+
+    InputError, placed on its line, if the file can't be read at all.
+    """
+    lines = _Lines(file)
+    number, delimiter, names = _read_header(lines)
+    return number, names, _records(lines, delimiter, alone=len(names) == 1)
+
+
+def _records(lines: _Lines, delimiter: str, *, alone: bool) -> Iterator[Record | InputError]:
     while lines.more():
         number = lines.number
         try:
-            cells = _read_record(lines, delimiter, alone=len(header) == 1)
+            cells = _read_record(lines, delimiter, alone=alone)
         except InputError as error:
             yield error
             continue
         if any(cell.strip() for cell in cells):
-            yield from make_row(header, cells, line=number)
+            yield Record(number, cells)
+
+
+def _place(number: int, names: Sequence[str]) -> list[str]:
+    try:
+        return check_header(names)
+    except InputError as error:
+        raise error.at(number) from None
 
 
 def make_row(
@@ -108,11 +141,7 @@ def make_row(
 ) -> Iterator[Row | InputError]:
     """One Row, or every error of the line. `header` has been through `check_header`."""
     if len(cells) != len(header):
-        numbers = {"cells": len(cells), "columns": len(header)}
-        text = _(
-            "%(cells)d cells, but the header has %(columns)d columns. Put texts with separators in double quotes."
-        )
-        yield InputError("", text % numbers, line)
+        yield wrong_count(len(cells), len(header)).at(line)
         return
     by_name = dict(zip(header, cells, strict=True))
     values: dict[str, Any] = {name: by_name.get(name, "") for name in COLUMNS}
@@ -126,7 +155,7 @@ def make_row(
         try:
             for column, cell in by_name.items():
                 if column == name or (name == "params" and column.startswith(PARAM_PREFIX)):
-                    _check_encoding(cell, column)
+                    check_encoding(cell, column)
             values[name] = check(values[name])
         except InputError as error:
             errors.append(error.at(line))
@@ -134,6 +163,14 @@ def make_row(
         yield from errors
     else:
         yield Row(line=line, **values)
+
+
+def wrong_count(cells: int, columns: int) -> InputError:
+    """A record with more or fewer cells than there are columns."""
+    text = _(
+        "%(cells)d cells, but the header has %(columns)d columns. Put texts with separators in double quotes."
+    )
+    return InputError("", text % {"cells": cells, "columns": columns})
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -162,7 +199,7 @@ def check_header(names: Sequence[str]) -> list[str]:
     """The columns' names in lower case (a parameter's own name as written). InputError names the column at fault."""
     header: list[str] = []
     for name in names:
-        _check_encoding(name, "")
+        check_encoding(name, "")
         column = name.strip()
         lowered = column.lower()
         if lowered.startswith(PARAM_PREFIX):
@@ -231,8 +268,8 @@ class _Lines:
         self.number -= len(lines)
 
 
-def _read_header(lines: _Lines) -> tuple[str, list[str]]:
-    """The delimiter and the columns. InputError, placed on its line, if the file can't be read at all."""
+def _read_header(lines: _Lines) -> tuple[int, str, list[str]]:
+    """Its line, the delimiter and the columns as written. InputError, placed on its line, if the file can't be read at all."""
     line = (lines.take() or "").removeprefix("\ufeff")
     told = re.fullmatch(r"sep=([,;\t])\s*", line)  # Excel's own first line
     if told:
@@ -250,19 +287,17 @@ def _read_header(lines: _Lines) -> tuple[str, list[str]]:
             _("The file is empty, or its first line is. The first line must name the columns."),
             1,
         )
-    best: tuple[int, str, list[str]] | None = None
+    best: tuple[tuple[int, int], str, list[str]] | None = None
     for delimiter in told[1] if told else _DELIMITERS:
         with suppress(csv.Error):
             names = next(csv.reader([line], delimiter=delimiter, strict=True))
-            known = sum(_is_known(name) for name in names)
-            if best is None or known > best[0]:
-                best = known, delimiter, names
+            # A file for a template may hold no column that we know; then the separator that gives most is meant.
+            score = sum(_is_known(name) for name in names), len(names)
+            if best is None or score > best[0]:
+                best = score, delimiter, names
     if best is None:
         raise InputError("", _mismatched_quotes(), number)
-    try:
-        return best[1], check_header(best[2])
-    except InputError as error:
-        raise error.at(number) from None
+    return number, best[1], best[2]
 
 
 def _is_known(name: str) -> bool:
@@ -324,7 +359,8 @@ def _mismatched_quotes() -> str:
     )
 
 
-def _check_encoding(cell: str, name: str) -> None:
+def check_encoding(cell: str, name: str) -> None:
+    """InputError (field `name`) for a cell whose bytes were not UTF-8."""
     try:
         cell.encode()
     except UnicodeEncodeError:

@@ -26,7 +26,7 @@ _VIEWER = frozenset(
     f"{app}.view_{model}"
     for app, models in {
         "jobs": (
-            "batch", "case", "hold", "job", "jobevent", "jobphoto", "lane", "polzatask", "providertask", "result",
+            "alert", "alertchannel", "batch", "case", "hold", "job", "jobevent", "jobphoto", "lane", "polzatask", "providertask", "result",
             "spoolhost", "standingdecision", "tenant",
         ),
         "providers": ("account", "providerevent", "providerstate", "quotawindow", "target"),
@@ -36,6 +36,11 @@ _VIEWER = frozenset(
 
 _OPERATOR = _VIEWER | {
     "jobs.add_job",
+    "jobs.add_batch",
+    "jobs.pause_batch",
+    "jobs.cancel_batch",
+    "jobs.retry_batch",
+    "jobs.retarget_batch",
     "jobs.retry_job",
     "jobs.retarget_job",
     "jobs.manual_job",
@@ -57,6 +62,7 @@ _OWNER = _OPERATOR | {
     "providers.add_target",
     "providers.change_target",
     "providers.change_account",
+    "providers.silence_account",
     "providers.add_quotawindow",
     "providers.change_quotawindow",
     "providers.delete_quotawindow",

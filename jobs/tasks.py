@@ -22,9 +22,12 @@ from django.db import Error, close_old_connections, connections
 from django.dispatch import receiver
 from django_q.models import Failure
 from django_q.signals import post_spawn
+from django_q.tasks import async_task
 
-from jobs import bell, engine, lanes
+from jobs import bell, engine, lanes, results
+from jobs.alerts import send
 from jobs.clock import clock
+from jobs.lifecycle import alerts
 from jobs.lifeline import lane_limit_s, lifeline
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ logger = logging.getLogger(__name__)
 _KEEP_FAILURES = timedelta(days=14)
 # A slice that fails sooner has met something that the next may meet too: no circle without a pause.
 PAUSE_AFTER_FAILURE_S = 5.0
+_SWEEP_EVERY_S = 3600.0
+_swept_at = -_SWEEP_EVERY_S  # of the monotonic clock
 _LOOK_FOR_DEAD_S = 2 * lanes.HEARTBEAT_S
 
 
@@ -75,11 +80,50 @@ def ring_if_work_waits() -> bool:
 
 
 def ring_each_minute() -> str:
-    """The net under lost bells and dead lanes."""
+    """The net under lost bells, dead lanes and lost calls of the sender of alerts. Work first: what looks after people and
+    the disk must not stop it."""
     lanes.free_killed()
     lanes.free_dead(clock.now())
     Failure.objects.filter(stopped__lt=clock.now() - _KEEP_FAILURES).delete()
-    return "rang" if ring_if_work_waits() else "nothing to do"
+    rang = ring_if_work_waits()
+    _look_after_alerts()
+    _sweep_each_hour()
+    return "rang" if rang else "nothing to do"
+
+
+def _look_after_alerts() -> None:
+    try:
+        send.look_and_note()
+        send.sort_out()  # also where nobody is told: the page of alerts shows them
+        if alerts.due_now(now=clock.now()):
+            async_task(alerts.SEND)
+    except Exception:
+        logger.exception("alerts.no_look")
+
+
+def send_alerts() -> str:
+    """Tell people what is due. A channel that fails or hangs is written down, tried again later, and holds up nothing."""
+    try:
+        sent = send.send_due()
+    except Exception:
+        # The minute's ring calls again; what was claimed is free again when its lease ends.
+        logger.exception("alerts.not_sent")
+        return "failed"
+    if sent and alerts.due_now(now=clock.now()):
+        async_task(alerts.SEND)
+    return f"sent {sent}" if sent else "nothing due"
+
+
+def _sweep_each_hour() -> None:
+    """Each worker process for itself: what killed ones have left on the disk is gone the sooner."""
+    global _swept_at  # noqa: PLW0603
+    if time.monotonic() - _swept_at < _SWEEP_EVERY_S:
+        return
+    _swept_at = time.monotonic()
+    try:
+        results.sweep()
+    except OSError as error:
+        logger.warning("results.not_swept %s", error)
 
 
 @receiver(post_spawn)

@@ -1,4 +1,4 @@
-"""Providers as staff see them: accounts, targets, states, limits and what happened when."""
+"""Accounts, and what happened to them when. States, targets and limits have verbs: jobs/admin/panel.py, limits.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.template.loader import render_to_string
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from providers.models import Account, ProviderEvent, ProviderState, QuotaWindow, Target
+from providers.models import Account, ProviderEvent
 
 # Django's class is generic only for the type checker.
 if TYPE_CHECKING:
@@ -76,90 +74,6 @@ class AccountAdmin(NoDelete):
         if account.balance is None:
             return "—"
         return f"{account.balance:.2f} {account.balance_currency}"
-
-
-@admin.register(Target)
-class TargetAdmin(NoDelete):
-    list_display = ("name_cell", "kind", "price_cell", "max_in_flight", "enabled", "stopped_cell")
-    list_display_links = ("name_cell",)
-    list_filter = ("provider", "kind", "enabled")
-    search_fields = ("model",)
-    ordering = ("provider", "model")
-    fields = (
-        "provider",
-        "model",
-        "kind",
-        "price",
-        "currency",
-        "max_in_flight",
-        "enabled",
-        "capabilities",
-        "stopped_reason",
-    )
-    actions = ("open_again",)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (
-            ("provider", "model", "kind", "currency", "stopped_reason")
-            if obj
-            else ("stopped_reason",)
-        )
-
-    @admin.display(description=_("target"))
-    def name_cell(self, target: Target) -> SafeString:
-        return format_html('<bdi class="ltr">{}</bdi>', target.name)
-
-    @admin.display(description=_("price"), ordering="price")
-    def price_cell(self, target: Target) -> str:
-        return f"{target.price.normalize():f} {target.currency}"
-
-    @admin.display(description=_("stopped"))
-    def stopped_cell(self, target: Target) -> str:
-        return target.stopped_reason if target.stopped_at else "—"
-
-    def has_open_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("providers.change_target")
-
-    @admin.action(description=_("Open stopped targets again"), permissions=["open"])
-    def open_again(self, request: HttpRequest, queryset: Any) -> None:
-        count = queryset.filter(stopped_at__isnull=False).update(stopped_at=None, stopped_reason="")
-        self.message_user(request, _("%(count)d targets are open again.") % {"count": count})
-
-
-@admin.register(ProviderState)
-class ProviderStateAdmin(ReadOnly):
-    list_display = ("account_cell", "model_cell", "state_cell", "since", "blocked_until", "reason")
-    list_display_links = None
-    list_select_related = ("account",)
-    ordering = ("account__provider", "account", "model")
-    sortable_by = ()
-
-    @admin.display(description=_("provider"))
-    def account_cell(self, state: ProviderState) -> SafeString:
-        return format_html(
-            '<bdi>{}</bdi> <bdi class="mono ltr">…{}</bdi>',
-            state.account.provider.title(),
-            state.account.fingerprint[-6:],
-        )
-
-    @admin.display(description=_("model"))
-    def model_cell(self, state: ProviderState) -> SafeString:
-        if not state.model:
-            return format_html('<span class="quiet">{}</span>', _("the whole account"))
-        return format_html('<bdi class="ltr">{}</bdi>', state.model)
-
-    @admin.display(description=_("state"))
-    def state_cell(self, state: ProviderState) -> SafeString:
-        return SafeString(
-            render_to_string("desk/provider_state.html", {"state": state, "now": timezone.now()})
-        )
-
-
-@admin.register(QuotaWindow)
-class QuotaWindowAdmin(ModelAdmin):
-    list_display = ("account", "model", "seconds", "most")
-    list_select_related = ("account",)
-    ordering = ("account", "model", "seconds")
 
 
 @admin.register(ProviderEvent)

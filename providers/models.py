@@ -52,10 +52,16 @@ class Account(models.Model):
     balance_currency = models.CharField(max_length=3, blank=True)
     balance_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(_("first seen"))
+    alerts_silenced = models.BooleanField(
+        _("alerts silenced"),
+        default=False,
+        help_text=_("Its outages are recorded and shown, but nobody is told."),
+    )
 
     class Meta:
         verbose_name = _("account")
         verbose_name_plural = _("accounts")
+        permissions = [("silence_account", _("Can silence an account's alerts"))]
         constraints = [
             models.UniqueConstraint(fields=["provider", "fingerprint"], name="account_unique")
         ]
@@ -272,7 +278,7 @@ def _moment(moment: datetime, now: datetime) -> str:
 def check_zone(name: str) -> None:
     try:
         ZoneInfo(name)
-    except (ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError) as error:  # unknown is a KeyError
         raise ValidationError(
             _("“%(name)s” is no time zone. Write one like Europe/Moscow."), params={"name": name}
         ) from error

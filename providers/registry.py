@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -12,8 +12,24 @@ from providers.adapters.polza import Polza
 from providers.contract import Account, Adapter
 
 _REGISTERED: tuple[Adapter, ...] = (Polza(),)
+_OWN = {adapter.name: adapter for adapter in _REGISTERED}
 
-ADAPTERS: Mapping[str, Adapter] = {adapter.name: adapter for adapter in _REGISTERED}
+
+class _Adapters(Mapping[str, Adapter]):
+    """By the name that targets and accounts bear. AI_ACCOUNTS gives a provider further names, each an account of its own:
+    another key, and so other money, limits and health."""
+
+    def __getitem__(self, name: str) -> Adapter:
+        return _OWN[settings.AI_ACCOUNTS.get(name, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*_OWN, *settings.AI_ACCOUNTS))
+
+    def __len__(self) -> int:
+        return len(_OWN) + len(settings.AI_ACCOUNTS)
+
+
+ADAPTERS: Mapping[str, Adapter] = _Adapters()
 
 
 class UnknownProviderError(LookupError):

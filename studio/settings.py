@@ -6,6 +6,7 @@ A wrong or missing value stops the start with a message that names it and says w
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,29 @@ DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
 
 _KNOWN = {"polza": "POLZA_API_KEY"}
 
+
+def _accounts() -> dict[str, str]:
+    """Further names of providers, `polza_b=polza`: each is an account of its own, with POLZA_B_API_KEY and so on."""
+    accounts: dict[str, str] = {}
+    for pair in env.list("AI_ACCOUNTS", default=[]):
+        name, _equals, provider = (part.strip() for part in pair.partition("="))
+        taken = {"ai", *_KNOWN, *accounts}  # AI_API_KEY is another setting
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,38}", name) or name in taken:
+            raise _stop(
+                "AI_ACCOUNTS",
+                f"{name!r} is not a new name in small letters.",
+                "Write polza_b=polza.",
+            )
+        if provider not in _KNOWN:
+            known = ", ".join(sorted(_KNOWN))
+            raise _stop("AI_ACCOUNTS", f"{provider!r} is unknown.", f"Known: {known}.")
+        accounts[name] = provider
+    return accounts
+
+
+AI_ACCOUNTS = _accounts()
+_KNOWN |= {name: f"{name.upper()}_API_KEY" for name in AI_ACCOUNTS}
+
 AI_PROVIDER = env.str("AI_PROVIDER", default="") or "polza"
 if AI_PROVIDER not in _KNOWN:
     raise _stop(
@@ -243,6 +267,53 @@ if FALLBACK_ON - _FALLBACK_WORDS:
         f"unknown: {', '.join(sorted(FALLBACK_ON - _FALLBACK_WORDS))}.",
         "Choose from refused, quota, down; separate by commas.",
     )
+
+# --- alerts -----------------------------------------------------------------------------------------------------------
+
+# Where people reach the desk, for links in messages. Empty: messages name the path only.
+PUBLIC_URL = env.str("PUBLIC_URL", default="").strip().rstrip("/")
+if PUBLIC_URL and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", PUBLIC_URL):
+    raise _stop(
+        "PUBLIC_URL", f"{PUBLIC_URL!r} is no address of a site.", "Write https://desk.example."
+    )
+# More alerts within an hour are told of in one summary.
+ALERT_MOST_PER_HOUR = _whole("ALERT_MOST_PER_HOUR", 20, low=1, high=10_000)
+
+
+class _Hidden(str):
+    """A text that error pages and logs of settings don't show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'[hidden]'"
+
+
+def _alert_urls() -> tuple[str, ...]:
+    """Addresses of apprise, which hold passwords and tokens: no message of ours repeats one."""
+    raw = env.str("ALERT_URLS", default="").strip().strip(",")
+    if not raw:
+        return ()
+    # A comma may belong to an address (several mail recipients); one before a new scheme does not.
+    urls = re.split(r"[\s,]+(?=[A-Za-z][A-Za-z0-9+.-]*://)", raw)
+    import logging
+
+    import apprise  # a third of a second: only where there are alerts
+
+    # It would log the address.
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
+    for number, url in enumerate(urls, 1):
+        if re.search(r"\s", url) or apprise.Apprise.instantiate(url) is None:
+            raise _stop(
+                "ALERT_URLS",
+                f"address {number} of {len(urls)} is none that apprise understands.",
+                "Write them as on https://appriseit.com/services/, such as mailto://user:password@example.org,"
+                " separated by commas or spaces.",
+            )
+    return tuple(dict.fromkeys(_Hidden(url) for url in urls))
+
+
+ALERT_URLS = _alert_urls()
 
 # --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
 
@@ -327,6 +398,8 @@ LOGGING = {
         # Refused and unknown pages are the visitor's; each would leave a warning with a traceback.
         "django.request": {"level": "ERROR"},
         "httpx": {"level": "WARNING"},
+        # It writes addresses with their passwords; what went wrong is told on the channel's row.
+        "apprise": {"level": "CRITICAL"},
         "django-q": {"level": "WARNING"},
     },
 }

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from PIL import Image
 
-# Processes that tests start read .env too; a key or a server in it is not for tests.
+# Processes that tests start read .env too; a key, a server or an alert channel in it is not for tests.
 for name in (
     "AI_API_KEY",
     "POLZA_API_KEY",
@@ -20,6 +20,7 @@ for name in (
     "POLZA_BASE_URL",
     "AI_MODEL",
     "AI_MODEL_FALLBACK",
+    "ALERT_URLS",
 ):
     os.environ[name] = ""
 

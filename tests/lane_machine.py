@@ -109,7 +109,7 @@ class LaneMachine(RuleBasedStateMachine):
         rows = self.watch.rows.tasks
         return [n for n, pk in enumerate(self.tasks) if rows[pk]["armed_at"] is not None]
 
-    def one_of(self, number: int, first: Sequence[int], others: Sequence[int]) -> int:
+    def likely(self, number: int, first: Sequence[int], others: Sequence[int]) -> int:
         """One for which something may well happen, where there is one; else, and at times anyway, any."""
         among = first if first and number else others
         return among[number % len(among)]
@@ -251,7 +251,7 @@ class LaneMachine(RuleBasedStateMachine):
         """By the run that holds the first of them or by any: intents, mostly, and what is long gone."""
         rows = self.watch.rows.tasks
         waiting = [n for n, pk in enumerate(self.tasks) if rows[pk]["armed_at"] is None]
-        tasks = [self.task(self.one_of(i, waiting, range(len(self.tasks)))) for i in picked]
+        tasks = [self.task(self.likely(i, waiting, range(len(self.tasks)))) for i in picked]
         run = tasks[0]["run_id"] if own else self.run(number)
         self._arm(run, list(dict.fromkeys(task["id"] for task in tasks)))
 

@@ -1,5 +1,31 @@
 """The admin: a view over the rows. Whatever changes one calls one verb of jobs/lifecycle/."""
 
-from jobs.admin import cases, holds, jobs, queue, rest, tasks, users
+from jobs.admin import (
+    alerts,
+    batches,
+    cases,
+    holds,
+    jobs,
+    limits,
+    panel,
+    queue,
+    rest,
+    tasks,
+    tenants,
+    users,
+)
 
-__all__ = ["cases", "holds", "jobs", "queue", "rest", "tasks", "users"]
+__all__ = [
+    "alerts",
+    "batches",
+    "cases",
+    "holds",
+    "jobs",
+    "limits",
+    "panel",
+    "queue",
+    "rest",
+    "tasks",
+    "tenants",
+    "users",
+]

@@ -11,10 +11,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from jobs import display
+from jobs.admin import panel
 from jobs.admin.changelist import COUNT_CAP, capped_words
-from jobs.models import Case, Job, Lane, ProviderTask, Result
-from jobs.states import JobState, TaskState
-from providers.models import Account, ProviderState
+from jobs.models import Case, Job, Lane, Result
+from jobs.states import JobState
 
 LANE_DEAD_AFTER = timedelta(seconds=30)
 LANE_GRACE = timedelta(seconds=120)  # beyond the minute's ring, which starts missing lanes
@@ -30,7 +30,7 @@ def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
     if user.has_perm("jobs.view_job"):
         shown |= {"states": _states(), "newest": _newest()}
     if user.has_perm("providers.view_providerstate"):
-        shown["providers"] = _providers(now)
+        shown["providers"] = panel.dashboard(now=now)
     if user.has_perm("jobs.view_lane"):
         shown["lanes"] = _lanes(now)
     return shown
@@ -82,50 +82,6 @@ def _states() -> list[dict[str, Any]]:
 
 def _newest() -> list[Result]:
     return list(Result.objects.select_related("job").defer("job__prompt").order_by("-pk")[:_NEWEST])
-
-
-def _providers(now: datetime) -> list[dict[str, Any]]:
-    in_flight = dict(
-        ProviderTask.objects.filter(
-            state__in=[TaskState.INTENT, TaskState.SENDING, TaskState.ACCEPTED]
-        )
-        .values_list("account")
-        .annotate(Count("pk"))
-        .order_by("account")
-    )
-    states: dict[int, list[ProviderState]] = {}
-    for state in ProviderState.objects.order_by("account", "model"):
-        states.setdefault(state.account_id, []).append(state)
-    used_accounts = {
-        account.pk
-        for account in Account.objects.all()
-        if account.tasks.filter(armed_at__isnull=False).exists()
-    }
-    cards = []
-    for account in Account.objects.order_by("provider", "pk"):
-        own = states.get(account.pk, [])
-        whole = next((one for one in own if not one.model), None)
-        used = account.pk in used_accounts
-        cards.append(
-            {
-                "used": used,
-                "word": whole.state
-                if whole is not None
-                else ProviderState.State.AVAILABLE
-                if used
-                else "",
-                "account": account,
-                "state": whole,
-                "models": [
-                    one for one in own if one.model and one.state != ProviderState.State.AVAILABLE
-                ],
-                "in_flight": in_flight.get(account.pk, 0),
-                "balance": display.money(account.balance, account.balance_currency)
-                if account.balance is not None
-                else "",
-            }
-        )
-    return cards
 
 
 def _lanes(now: datetime) -> dict[str, Any]:

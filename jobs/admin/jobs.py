@@ -15,11 +15,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from jobs import display
-from jobs.admin import bulk, filters, job_page, jobs_rows, verbs
+from jobs.admin import batch_import, bulk, filters, job_page, jobs_rows, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.clock import clock
-from jobs.models import Batch, Job, JobEvent
+from jobs.models import Job, JobEvent
 from jobs.templatetags import desk
 
 
@@ -48,7 +48,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     )
     search_fields = ("reference",)
     search_help_text = gettext_lazy("Reference, prompt, number or provider id")
-    actions = ("retry_selected", "manual_selected", "cancel_selected")
+    actions = ("retry_selected", "again_selected", "manual_selected", "cancel_selected")
     empty = EmptyState(
         "images",
         gettext_lazy("No jobs yet"),
@@ -173,12 +173,21 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def has_manual_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(verbs.MANUAL.permission)
 
+    def has_again_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobs.add_batch")
+
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(verbs.CANCEL.permission)
 
     @admin.action(description=gettext_lazy("Retry"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return bulk.view(self, request, queryset, verbs.RETRY)
+
+    @admin.action(
+        description=gettext_lazy("Generate again with an edited prompt"), permissions=["again"]
+    )
+    def again_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return batch_import.generate_again(self, request, queryset)
 
     @admin.action(description=gettext_lazy("Mark for manual handling"), permissions=["manual"])
     def manual_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
@@ -187,38 +196,6 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     @admin.action(description=gettext_lazy("Cancel"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return bulk.view(self, request, queryset, verbs.CANCEL)
-
-
-@admin.register(Batch)
-class BatchAdmin(MachineAdmin):
-    keyset = ("id",)
-    list_display = ("what_cell", "tenant", "created_by", "created_cell")
-    list_filter = ("tenant",)
-    list_select_related = ("tenant", "created_by")
-    search_fields = ("label",)
-    empty = EmptyState(
-        "layers",
-        gettext_lazy("No batches yet"),
-        gettext_lazy("Jobs that are created together make a batch."),
-    )
-
-    @admin.display(description=gettext_lazy("batch"))
-    def what_cell(self, batch: Batch) -> SafeString:
-        return format_html("<bdi>{}</bdi>", batch.label or f"#{batch.pk}")
-
-    @admin.display(description=gettext_lazy("created"))
-    def created_cell(self, batch: Batch) -> SafeString:
-        return desk.ago(batch.created_at, clock.now())
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """A batch's page is the list of its jobs."""
-        return HttpResponseRedirect(f"{reverse('admin:jobs_job_changelist')}?batch={object_id}")
 
 
 @admin.register(JobEvent)

@@ -101,6 +101,9 @@ _SETTINGS: Sequence[Entry] = (
     Entry(gettext_lazy("Users"), "users", "admin:auth_user_changelist", "auth.view_user"),
 )
 _MACHINE: Sequence[Entry] = (
+    Entry(
+        gettext_lazy("Alerts"), "message-square", "admin:jobs_alert_changelist", "jobs.view_alert"
+    ),
     Entry(gettext_lazy("Lanes"), "cpu", "admin:jobs_lane_changelist", "jobs.view_lane"),
     Entry(
         gettext_lazy("Spool hosts"),

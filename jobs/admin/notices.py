@@ -1,4 +1,5 @@
-"""What needs a decision, and what goes on: the notices on top of a job's and a case's page."""
+"""What needs a decision, and what goes on: the notices on top of a job's and a case's page, and the one on every page that
+nobody is told of outages."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from django.utils.translation import gettext as _
 from jobs import display, phases
 from jobs.admin import case_words, verbs
 from jobs.admin.jobs_rows import reason_words
-from jobs.models import Case, Job, ProviderTask
+from jobs.alerts.channels import channels
+from jobs.models import AlertChannel, Case, Job, ProviderTask
 from jobs.states import CaseKind, Phase
 
 # These end a job: what they say and what the job's end says is one thing.
@@ -132,3 +134,16 @@ def _phase_notice(
             )
         case _:
             return None
+
+
+def failing_channels() -> list[AlertChannel]:
+    """Channels of the present settings whose last message did not get through, longest first. Without ALERT_URLS nothing is
+    asked."""
+    keys = [channel.key for channel in channels()]
+    if not keys:
+        return []
+    return list(
+        AlertChannel.objects.filter(key__in=keys, failing_since__isnull=False).order_by(
+            "failing_since"
+        )
+    )

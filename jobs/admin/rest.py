@@ -1,4 +1,4 @@
-"""Results, tenants, standing decisions, lanes and spool hosts."""
+"""Results, standing decisions, lanes and spool hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.filters import CreatedFilter
 from jobs.admin.index import LANE_DEAD_AFTER
 from jobs.clock import clock
-from jobs.models import Job, Lane, Result, SpoolHost, StandingDecision, Tenant
+from jobs.models import Job, Lane, Result, SpoolHost, StandingDecision
 from jobs.templatetags import desk
 
 
@@ -108,22 +108,6 @@ class ResultAdmin(MachineAdmin):
         return HttpResponseRedirect(
             reverse("admin:jobs_job_change", args=[result.job_id]) + f"#result-{result.pk}"
         )
-
-
-@admin.register(Tenant)
-class TenantAdmin(DeskAdmin):
-    list_display = ("name", "slug", "max_in_flight")
-    search_fields = ("name", "slug")
-    ordering = ("name",)
-    fields = ("name", "slug", "max_in_flight")
-    prepopulated_fields = {"slug": ["name"]}
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Jobs and money hang on a tenant."""
-        return False
-
-    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
-        return {} if obj else {"slug": ["name"]}
 
 
 @admin.register(StandingDecision)

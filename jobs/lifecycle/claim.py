@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,19 +17,22 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from jobs import spending
+from jobs.budgets import Budget, ceiling
 from jobs.lifecycle import events, providers
-from jobs.models import Job, ProviderTask
+from jobs.models import Job, ProviderTask, Tenant
 from jobs.rooms import Rooms, rooms
 from jobs.rules import Limits
 from jobs.states import JobState
 
 ADMISSION_LOCK = 0x6465736B  # "desk"
 
-_OPEN_TARGETS = """
-SELECT t.id, t.provider, t.model, t.price, t.currency, t.max_in_flight, a.id
+# Also those that a provider called wrong (`stopped`): nothing is sent there, but their jobs may go on along their route.
+_TARGETS = """
+SELECT t.stopped_at IS NOT NULL, t.id, t.provider, t.model, t.price, t.currency, t.max_in_flight, a.id
 FROM providers_target t
 JOIN providers_account a ON a.provider = t.provider AND a.fingerprint = ANY(%(fingerprints)s)
-WHERE t.enabled AND t.stopped_at IS NULL
+WHERE t.enabled
   AND (
     SELECT coalesce(sum(k.estimated_cost), 0) FROM jobs_providertask k
     WHERE k.target_id = t.id AND k.charge = 'possible'
@@ -114,7 +117,7 @@ def claim_sends(
         if room <= 0:
             return []
         cursor.execute(
-            _OPEN_TARGETS,
+            _TARGETS,
             {
                 "fingerprints": list(fingerprints),
                 "now": now,
@@ -122,10 +125,11 @@ def claim_sends(
                 "exposure": limits.exposure_prices,
             },
         )
-        targets = {
-            row[0]: OpenTarget(**dict(zip(OpenTarget.__slots__, row, strict=True)))
-            for row in cursor
-        }
+        targets: dict[int, OpenTarget] = {}
+        stopped: dict[int, OpenTarget] = {}
+        for is_stopped, *row in cursor:
+            target = OpenTarget(**dict(zip(OpenTarget.__slots__, row, strict=True)))
+            (stopped if is_stopped else targets)[target.id] = target
         found = rooms(
             targets={target.id: (target.account_id, target.model) for target in targets.values()},
             late=late,
@@ -134,13 +138,17 @@ def claim_sends(
         )
         deal = _Deal(
             targets=targets,
+            stopped=stopped,
             rooms=found,
             by_target=by_target,
             room=room,
             fallback_on=limits.fallback_on,
+            price_factor=limits.price_ceiling_factor,
         )
         picked = _pick(cursor, deal=deal, by_tenant=by_tenant, room=room, now=now)
-        intents = _write_intents(picked, targets=targets, run_id=run_id, host=host, now=now)
+        intents = _write_intents(
+            picked, targets=targets | stopped, run_id=run_id, host=host, now=now
+        )
         for intent in intents:
             if intent.target.id in found.probes:
                 # Where somebody's probe is on its way after all, arm holds this one back.
@@ -180,11 +188,17 @@ class _Deal:
         self,
         *,
         targets: dict[int, OpenTarget],
+        stopped: Collection[int],
         rooms: Rooms,
         by_target: Counter[int],
         room: int,
         fallback_on: Collection[str],
+        price_factor: float,
     ) -> None:
+        self.price_factor = price_factor
+        self.budgets: dict[int, Budget] = {}
+        self._targets = targets
+        self._taken: defaultdict[int, Decimal] = defaultdict(Decimal)  # tenant -> ceilings dealt
         self._rooms = rooms
         self._room = {
             target.id: room
@@ -195,6 +209,8 @@ class _Deal:
         self.shut = {
             target_id for target_id in targets if rooms.goes_elsewhere(target_id, fallback_on)
         }
+        if "refused" in fallback_on:
+            self.shut |= set(stopped)
 
     def left(self, target_id: int) -> int:
         most = self._rooms.left(target_id)
@@ -205,29 +221,77 @@ class _Deal:
         return [target_id for target_id in self._room if self.left(target_id) > 0]
 
     def goes_to(self, row: _Row) -> int | None:
-        """The job's own target; where that is shut, the next of its route that takes something. None: it waits."""
-        _job, _tenant, target_id, route = row
-        if target_id not in self.shut:
-            return target_id if self.left(target_id) > 0 else None
-        after = route[route.index(target_id) + 1 :]
-        return next(
-            (other for other in after if other not in self.shut and self.left(other) > 0), None
-        )
+        """The job's own target; where that is shut, the next of its route that takes something. None: it waits.
 
-    def take(self, target_id: int) -> None:
+        A budget never sends a job elsewhere: it waits for the money.
+        """
+        _job, tenant_id, target_id, route = row
+        if target_id not in self.shut:
+            to = target_id if self.left(target_id) > 0 else None
+        else:
+            after = route[route.index(target_id) + 1 :]
+            to = next(
+                (other for other in after if other not in self.shut and self.left(other) > 0), None
+            )
+        return to if to is not None and self._pays(tenant_id, to) else None
+
+    def _pays(self, tenant_id: int, target_id: int) -> bool:
+        target = self._targets[target_id]
+        held = self.budgets[tenant_id].holds(
+            price=target.price,
+            currency=target.currency,
+            factor=self.price_factor,
+            taken=self._taken[tenant_id],
+        )
+        return held is None
+
+    def take(self, tenant_id: int, target_id: int) -> None:
         self._room[target_id] -= 1
         self._rooms.take(target_id)
+        self._taken[tenant_id] += ceiling(self._targets[target_id].price, self.price_factor)
+
+
+class _Turns:
+    """Whose turn it is: who has got least for its weight in this deal; then who has least in flight for it, so that a small
+    tenant is not always behind a big one.
+
+    Among equals lots are drawn, by weight: with fewer places than tenants, any fixed order would serve the same ones for
+    ever. By the clock, so that a simulated run can be repeated.
+    """
+
+    def __init__(
+        self, weights: Mapping[int, int], *, by_tenant: Counter[int], now: datetime
+    ) -> None:
+        lots = random.Random(now.timestamp())  # noqa: S311  no secret
+        self._weights = weights
+        self._got: Counter[int] = Counter()
+        # The least of such lots falls to each with a chance of its share of the weights.
+        self._after = {
+            tenant_id: (by_tenant[tenant_id] / weight, lots.expovariate(weight))
+            for tenant_id, weight in weights.items()
+        }
+
+    def next(self, waiting: Collection[int]) -> int:
+        return min(
+            waiting,
+            key=lambda tenant_id: (self._got[tenant_id] / self._weights[tenant_id], *self._after[tenant_id]),
+        )  # fmt: skip
+
+    def took(self, tenant_id: int) -> None:
+        self._got[tenant_id] += 1
 
 
 def _pick(
     cursor: Any, *, deal: _Deal, by_tenant: Counter[int], room: int, now: datetime
 ) -> list[_Picked]:
-    """Deal round robin over tenants."""
+    """Deal round robin over tenants by weight."""
     opened = deal.open()
-    cursor.execute("SELECT id, max_in_flight FROM jobs_tenant ORDER BY id")
+    all_tenants = {tenant.pk: tenant for tenant in Tenant.objects.order_by("pk")}
     tenant_room = {
-        tenant_id: room if most is None else min(room, most - by_tenant[tenant_id])
-        for tenant_id, most in cursor.fetchall()
+        tenant.pk: room
+        if tenant.max_in_flight is None
+        else min(room, tenant.max_in_flight - by_tenant[tenant.pk])
+        for tenant in all_tenants.values()
     }
     asked = [(target_id, deal.left(target_id), False) for target_id in opened]
     if opened:
@@ -255,25 +319,26 @@ def _pick(
     queues: dict[int, deque[_Row]] = {}
     for row in cursor.fetchall():
         queues.setdefault(row[1], deque()).append(row)
-    # Who has least in flight goes first, so that a small tenant is not always behind a big one. Among equals lots are drawn:
-    # with fewer places than tenants, any fixed order would serve the same ones for ever. By the clock, so that a simulated
-    # run can be repeated.
-    lots = random.Random(now.timestamp())  # noqa: S311  no secret
-    order = deque(sorted(queues, key=lambda tenant_id: (by_tenant[tenant_id], lots.random())))
+    # Counted now, after the lock and after the rows: what another claim has promised is in it.
+    deal.budgets = spending.budgets(
+        [all_tenants[tenant_id] for tenant_id in queues], factor=deal.price_factor, now=now
+    )
+    turns = _Turns({tenant_id: all_tenants[tenant_id].weight for tenant_id in queues}, by_tenant=by_tenant, now=now)  # fmt: skip
     picked: list[_Picked] = []
-    while order and len(picked) < room:
-        tenant_id = order.popleft()
+    while queues and len(picked) < room:
+        tenant_id = turns.next(queues)
         queue = queues[tenant_id]
         goes_to = None
         while queue and (goes_to := deal.goes_to(queue[0])) is None:
             queue.popleft()
         if not queue or goes_to is None or tenant_room[tenant_id] <= 0:
+            del queues[tenant_id]
             continue
         job_id, _tenant, target_id, _route = queue.popleft()
         tenant_room[tenant_id] -= 1
-        deal.take(goes_to)
+        deal.take(tenant_id, goes_to)
+        turns.took(tenant_id)
         picked.append(_Picked(job_id, tenant_id, goes_to, target_id))
-        order.append(tenant_id)
     return picked
 
 

@@ -21,6 +21,7 @@ from django.db.models import Min, Q
 from django.utils.translation import gettext as _
 
 from jobs import bell
+from jobs.lifecycle import alerts
 from jobs.lifecycle.errors import Refused
 from jobs.models import ProviderTask
 from providers import health
@@ -71,13 +72,18 @@ def write_row(
     if new.gate is not Gate.OPEN or old.gate is not Gate.OPEN or new.next_try_at != old.next_try_at:
         row.look_until = None
     row.save()
+    told = [(kind, {**said, **(data or {})}) for kind, said in changes(old, new, now=now)]
     ProviderEvent.objects.bulk_create(
         ProviderEvent(
-            account_id=row.account_id, model=row.model, at=now, kind=kind, data={**told, **(data or {})},
+            account_id=row.account_id, model=row.model, at=now, kind=kind, data=said,
             actor_id=actor.pk if actor else None,
         )
-        for kind, told in changes(old, new, now=now)
+        for kind, said in told
     )  # fmt: skip
+    episode_at = new.opened_at or old.opened_at or now
+    alerts.note(
+        account_id=row.account_id, model=row.model, told=told, episode_at=episode_at, now=now
+    )
     shut = health.may_send(old, unanswered=0, now=now) == 0
     if shut and health.may_send(new, unanswered=0, now=now) != 0:
         bell.ring()
@@ -363,3 +369,22 @@ def topped_up(
             % {"balance": f"{balance:.2f}", "currency": currency}
         )
     return ended
+
+
+def silence_alerts(*, account_id: int, silenced: bool, actor: Actor, now: datetime) -> None:
+    """Whether anybody is told of this account's outages and of its key and balance. They are recorded and shown anyway."""
+    with transaction.atomic():
+        account = Account.objects.select_for_update(no_key=True).get(pk=account_id)
+        if account.alerts_silenced == silenced:
+            raise Refused(
+                _("Its alerts are silenced already.") if silenced
+                else _("Its alerts are not silenced.")
+            )  # fmt: skip
+        account.alerts_silenced = silenced
+        account.save(update_fields=["alerts_silenced"])
+        ProviderEvent.objects.create(
+            account=account, at=now, kind="alerts_silenced" if silenced else "alerts_unsilenced",
+            actor_id=actor.pk if actor else None,
+        )  # fmt: skip
+        if silenced:
+            alerts.silence(account_id=account_id)

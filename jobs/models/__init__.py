@@ -1,14 +1,20 @@
 """Rows of what we promise. Machine-owned columns change only through jobs/lifecycle/."""
 
+from jobs.models.alert import Alert, AlertChannel
+from jobs.models.batch import Batch, BatchDraft, BatchEvent
 from jobs.models.case import Case, StandingDecision
 from jobs.models.event import JobEvent
-from jobs.models.job import Batch, Job, JobPhoto, Tenant
+from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.result import Result
 from jobs.models.task import PolzaTask, ProviderTask
 
 __all__ = [
+    "Alert",
+    "AlertChannel",
     "Batch",
+    "BatchDraft",
+    "BatchEvent",
     "Case",
     "Hold",
     "Job",
@@ -21,4 +27,5 @@ __all__ = [
     "SpoolHost",
     "StandingDecision",
     "Tenant",
+    "TenantEvent",
 ]

@@ -1,24 +1,24 @@
-"""Tenant, Batch, Job: who wants what."""
+"""Tenant, Job: who wants what."""
 
 from __future__ import annotations
-
-import uuid
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Upper
 from django.utils.translation import gettext_lazy as _
 
+from jobs.models.batch import Batch
 from jobs.querysets import JobQuerySet
 from jobs.states import JobState
-from providers.models import Target
+from providers.models import Target, check_zone
 
 
 class Tenant(models.Model):
-    """On whose behalf jobs run."""
+    """On whose behalf jobs run. What counts against its spending limits: jobs/budgets.py."""
 
     slug = models.SlugField(_("short name"), unique=True)
     name = models.CharField(_("name"), max_length=120)
@@ -28,33 +28,93 @@ class Tenant(models.Model):
         blank=True,
         help_text=_("Empty: only the overall limit holds."),
     )
+    weight = models.PositiveSmallIntegerField(
+        _("weight"),
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(100)],
+        help_text=_("Its share where tenants compete for places: 2 gets twice as many as 1."),
+    )
+    daily_limit = models.DecimalField(
+        _("most a day"),
+        max_digits=14,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text=_("Money. Empty: no such limit. Nothing is sent that could pass it."),
+    )
+    monthly_limit = models.DecimalField(
+        _("most a month"),
+        max_digits=14,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text=_("Money. Empty: no such limit. Nothing is sent that could pass it."),
+    )
+    currency = models.CharField(
+        _("currency"),
+        max_length=3,
+        default="RUB",
+        validators=[RegexValidator(r"\A[A-Z]{3}\Z", _("Write three capital letters, like RUB."))],
+        help_text=_(
+            "Of the spending limits. With a limit, only targets in this currency are used."
+        ),
+    )
+    zone = models.CharField(
+        _("time zone"),
+        max_length=40,
+        default="Europe/Moscow",
+        validators=[check_zone],
+        help_text=_("Where its day and its month begin."),
+    )
+    # Ids of targets in order, like Job.route; empty: the configured route.
+    default_route = ArrayField(
+        models.BigIntegerField(), verbose_name=_("default route"), default=list, blank=True
+    )
+    contact = models.CharField(
+        _("contact"), max_length=200, blank=True, help_text=_("Who is asked about its money.")
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         verbose_name = _("tenant")
         verbose_name_plural = _("tenants")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(weight__gte=1, weight__lte=100), name="tenant_weight_in_bounds"
+            ),
+            models.CheckConstraint(
+                condition=(Q(daily_limit__isnull=True) | Q(daily_limit__gte=0))
+                & (Q(monthly_limit__isnull=True) | Q(monthly_limit__gte=0)),
+                name="tenant_limits_not_negative",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
-class Batch(models.Model):
-    """Jobs created together. `token` makes creation idempotent: the same token gives the same batch."""
+class TenantEvent(models.Model):
+    """Append-only: who set what of a tenant, written in the transaction of the change."""
 
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="batches")
-    token = models.UUIDField(unique=True, default=uuid.uuid4)
-    label = models.CharField(_("label"), max_length=200, blank=True)
-    created_at = models.DateTimeField(_("created"))
-    created_by = models.ForeignKey(
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="events")
+    at = models.DateTimeField(_("at"))
+    kind = models.CharField(_("what"), max_length=40)
+    # {"daily_limit": ["100.00", "200.00"], …}: before and after, null for none.
+    data = models.JSONField(default=dict, blank=True)
+    actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
 
     class Meta:
-        verbose_name = _("batch")
-        verbose_name_plural = _("batches")
+        verbose_name = _("tenant event")
+        verbose_name_plural = _("tenant events")
+        # A tenant's page, newest first.
+        indexes = [models.Index(F("tenant"), F("id").desc(), name="tenant_event_timeline")]
 
     def __str__(self) -> str:
-        return self.label or f"#{self.pk}"
+        return f"{self.at:%F %T} {self.kind}"
 
 
 class Job(models.Model):

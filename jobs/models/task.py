@@ -262,6 +262,10 @@ class ProviderTask(models.Model):
             models.Index(fields=["work_run_id"], name="task_at_work", condition=Q(work_run_id__isnull=False)),
             # Exposure brake and the money on the desk: possible charges by target.
             models.Index(fields=["target", "state"], name="task_possible", condition=Q(charge="possible")),
+            # Spending limits (jobs/spending.py): what counts in a tenant's day and month, read from the index alone.
+            models.Index(fields=["tenant", "created_at"], name="task_spent",
+                         include=["currency", "charge", "state", "cost", "estimated_cost"],
+                         condition=Q(state="intent") | Q(charge__in=["possible", "charged", "written_off"])),
             # Quota windows and the breaker's share: an account's newest sends.
             models.Index(fields=["account", "armed_at"], name="task_sends", condition=Q(armed_at__isnull=False)),
             # The admin list by state, in its order, and the open rows of stuck.py. Stored ones, nearly all, are found

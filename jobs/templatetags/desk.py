@@ -165,12 +165,6 @@ def bytes_short(size: int) -> str:
     return display.size(size)
 
 
-@register.simple_tag
-def provider_pill(state: str) -> SafeString:
-    """The pill of a provider's state; "" where nothing is known yet."""
-    return pill(display.provider_look(state))
-
-
 @register.inclusion_tag("desk/filter_tabs.html")
 def filter_tabs(changelist: ChangeList, spec: ListFilter) -> dict[str, Any]:
     return {"title": spec.title, "choices": list(spec.choices(changelist))}

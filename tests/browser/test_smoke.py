@@ -21,11 +21,12 @@ pytestmark = [pytest.mark.flow, pytest.mark.browser, pytest.mark.django_db(trans
 def _addresses(jobs: dict[str, Job]) -> list[str]:
     unknown = jobs["unknown"]
     task = unknown.tasks.get()
+    account = f"/admin/providers/providerstate/do/{task.account_id}"
     return [
         "/admin/", "/admin/jobs/job/", "/admin/jobs/job/?state=manual", "/admin/jobs/job/?q=nothing-like-it", "/admin/jobs/job/add/",
         "/admin/jobs/case/", "/admin/jobs/polzatask/", "/admin/jobs/result/", "/admin/jobs/batch/", "/admin/jobs/lane/",
         "/admin/providers/providerstate/", "/admin/providers/target/", "/admin/providers/target/add/", "/admin/jobs/tenant/add/",
-        "/admin/auth/user/", "/admin/red-button/",
+        "/admin/auth/user/", "/admin/red-button/", "/admin/jobs/alert/", f"{account}/block/", f"{account}/pause/",
         f"/admin/jobs/job/{unknown.pk}/change/", f"/admin/jobs/job/{jobs['done0'].pk}/change/",
         f"/admin/jobs/job/{unknown.pk}/do/resend/", f"/admin/jobs/polzatask/{task.pk}/change/",
         f"/admin/jobs/case/{unknown.cases.get().pk}/change/",

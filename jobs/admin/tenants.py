@@ -1,0 +1,269 @@
+"""Tenants: what each may spend, has spent and is held by. What owners set goes through jobs/lifecycle/tenants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobs import tenancy
+from jobs.admin.changelist import DeskAdmin, EmptyState, capped_words
+from jobs.budgets import Limit
+from jobs.clock import clock
+from jobs.display import Look
+from jobs.lifecycle import tenants
+from jobs.lifecycle.errors import Refused
+from jobs.models import Tenant
+from jobs.tenancy import View
+from providers import registry
+from providers.models import Target
+
+_HISTORY = 50
+
+
+# --- bars: SVG, because the content policy allows no inline style -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`charged` and `possible` are widths of 100, written for SVG; `at` is where the possible begins."""
+
+    limit: Limit
+    name: str
+    words: str
+    look: Look
+    charged: str
+    at: str
+    possible: str
+
+
+def bars(view: View) -> list[Bar]:
+    return [_bar(limit, view) for limit in view.budget.limits]
+
+
+def _bar(limit: Limit, view: View) -> Bar:
+    whole = max(limit.most, limit.spent.total, Decimal("0.01"))  # over the limit, the bar is full
+    charged = 100 * limit.spent.charged / whole
+    possible = 100 * limit.spent.possible / whole
+    fits = view.held is None or view.held.ceiling <= limit.left
+    return Bar(
+        limit=limit,
+        name=tenancy.period_words(limit.period),
+        words=tenancy.limit_words(limit, view.tenant.currency),
+        look=tenancy.look(limit, fits=fits),
+        charged=f"{charged:.2f}",
+        at=f"{charged:.2f}",
+        possible=f"{possible:.2f}",
+    )
+
+
+# --- the form ---------------------------------------------------------------------------------------------------------
+
+
+class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
+    route_names = forms.CharField(
+        label=gettext_lazy("Default route"),
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 3, "dir": "ltr", "spellcheck": "false"}),
+        help_text=gettext_lazy(
+            "Targets in their order, one a line, written provider:model. Empty: the configured route."
+        ),
+    )
+
+    class Meta:
+        model = Tenant
+        fields = (
+            "name", "slug", "contact", "weight", "max_in_flight", "currency", "daily_limit", "monthly_limit", "zone",
+        )  # fmt: skip
+        widgets = {
+            "zone": forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
+        }  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial.setdefault("route_names", route_text(self.instance))
+
+    def clean_route_names(self) -> str:
+        names = [
+            line.strip() for line in str(self.cleaned_data["route_names"]).splitlines() if line.strip()
+        ]  # fmt: skip
+        route = []
+        for name in names:
+            provider, model = registry.split_target(name)
+            target = Target.objects.filter(provider=provider, model=model).first()
+            if target is None:
+                raise forms.ValidationError(_("“%(name)s” is not a target.") % {"name": name})
+            if target in route:
+                raise forms.ValidationError(
+                    _("“%(name)s” stands in the route twice.") % {"name": name}
+                )
+            route.append(target)
+        self.route = [target.pk for target in route]
+        return "\n".join(target.name for target in route)
+
+
+def route_text(tenant: Tenant) -> str:
+    """Also closed ones: what was set is shown."""
+    found = Target.objects.in_bulk(tenant.default_route)
+    return "\n".join(found[pk].name for pk in tenant.default_route if pk in found)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+@admin.register(Tenant)
+class TenantAdmin(DeskAdmin):
+    form = TenantForm
+    change_form_template = "desk/tenant.html"
+    list_display = ("name_cell", "places_cell", "waiting_cell", "money_cell", "contact")
+    list_display_links = ("name_cell",)
+    search_fields = ("name", "slug")
+    ordering = ("name",)
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": ("name", "slug", "contact")}),
+        (gettext_lazy("Places"), {"fields": ("weight", "max_in_flight")}),
+        (
+            gettext_lazy("Money"),
+            {"fields": ("currency", "daily_limit", "monthly_limit", "zone")},
+        ),
+        (gettext_lazy("Route"), {"fields": ("route_names",)}),
+    )
+    empty = EmptyState(
+        "building-2",
+        gettext_lazy("No tenants yet"),
+        gettext_lazy("On whose behalf jobs run: with a share of the places and a budget."),
+    )
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Jobs and money hang on a tenant."""
+        return False
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return {} if obj else {"slug": ["name"]}
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Programs know it by its short name."""
+        return ("slug",) if obj else ()
+
+    def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        for view in tenancy.views(rows, now=clock.now()):
+            view.tenant.shown_view = view  # type: ignore[attr-defined]
+        return rows
+
+    @admin.display(description=gettext_lazy("tenant"))
+    def name_cell(self, tenant: Tenant) -> SafeString:
+        return format_html(
+            '<span class="what"><span class="what-first"><bdi>{}</bdi></span><span class="what-second"><bdi class="ltr">{}</bdi></span></span>',
+            tenant.name,
+            tenant.slug,
+        )
+
+    @admin.display(description=gettext_lazy("in flight"))
+    def places_cell(self, tenant: Any) -> SafeString:
+        view: View = tenant.shown_view
+        most = "—" if tenant.max_in_flight is None else tenant.max_in_flight
+        weight = _("weight %(weight)s") % {"weight": tenant.weight}
+        return format_html(
+            '<bdi class="num ltr">{} / {}</bdi> <span class="small quiet nowrap">{}</span>',
+            view.in_flight,
+            most,
+            weight,
+        )
+
+    @admin.display(description=gettext_lazy("waiting"))
+    def waiting_cell(self, tenant: Any) -> str:
+        return capped_words(tenant.shown_view.waiting)
+
+    @admin.display(description=gettext_lazy("money"))
+    def money_cell(self, tenant: Any) -> SafeString:
+        view: View = tenant.shown_view
+        shown = bars(view)
+        if not shown:
+            return format_html('<span class="quiet">{}</span>', _("no limit"))
+        return render_to_string("desk/tenant_money.html", {"bars": shown, "now": view.now})
+
+    @admin.display(description=gettext_lazy("Default route"))
+    def route_names(self, tenant: Tenant) -> str:
+        """For those who may only look."""
+        return route_text(tenant) or _("the configured route")
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        tenant = self.get_object(request, object_id)
+        context = dict(extra_context or {})
+        if isinstance(tenant, Tenant) and self.has_view_permission(request, tenant):
+            [view] = tenancy.views([tenant], now=clock.now())
+            context |= {
+                "view": view,
+                "bars": bars(view),
+                "waiting": capped_words(view.waiting),
+                "now": view.now,
+                "history": _history(tenant),
+            }
+        return super().change_view(request, object_id, form_url, context)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        assert request.user.is_authenticated
+        names = [name for name in form.changed_data if name not in {"slug", "route_names"}]
+        values: dict[str, Any] = {name: form.cleaned_data[name] for name in names}
+        if "route_names" in form.changed_data:
+            values["default_route"] = form.route
+        if change and not values:
+            return
+        common: dict[str, Any] = {"actor": request.user, "now": clock.now()}
+        try:
+            if change:
+                tenants.change(tenant_id=obj.pk, **common, **values)
+            else:
+                obj.pk = tenants.create(slug=form.cleaned_data["slug"], **common, **values).pk
+        except Refused as refused:  # somebody else was faster
+            if not change:
+                raise
+            self.message_user(request, str(refused), messages.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A change as it is shown: what, from, to."""
+
+    event: Any
+    parts: Sequence[tuple[str, str, str]]
+
+
+def _history(tenant: Tenant) -> list[Line]:
+    labels = {field.name: str(field.verbose_name) for field in Tenant._meta.fields}  # noqa: SLF001  Django's documented meta API
+    lines = []
+    for event in tenant.events.select_related("actor").order_by("-pk")[:_HISTORY]:
+        parts = [
+            (labels.get(name, name), _shown(value[0]), _shown(value[1]))
+            for name, value in event.data.items()
+            if event.kind == "changed"
+        ]
+        lines.append(Line(event, parts))
+    return lines
+
+
+def _shown(value: Any) -> str:
+    """Route ids by name."""
+    if isinstance(value, list):
+        found = Target.objects.in_bulk(value)
+        return ", ".join(found[pk].name for pk in value if pk in found) or "—"
+    return "—" if value in {None, ""} else str(value)

@@ -1,0 +1,262 @@
+"""What a table would make: rows that can become jobs, lines that can't and why, and what stands in it twice.
+
+Nothing is created here. Photos are checked and kept by their content, as any photo that somebody shows us.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs import intake, prompt_files, routes
+from jobs.batches import template as templates
+from jobs.batches.table import Table, formula_error
+from jobs.batches.template import Template
+from jobs.intake import InputError, Taken
+from jobs.prompt_files import PARAM_PREFIX, Record
+from providers.contract import Kind
+from providers.models import Target
+
+MAX_PROMPT_CHARS_IN_ALL = 16_000_000
+TakePhoto = Callable[[str], Taken]
+_OURS = frozenset({"prompt", "target", "kind"})
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which column holds what. A name that is not the usual one must be among the columns."""
+
+    reference: str = "reference"
+    priority: str = "priority"
+    photo: str = "photo"
+
+    def checked(self, columns: Sequence[str]) -> Columns:
+        """InputError (the field of that name) for a column that somebody named and that is not there."""
+        usual = Columns()
+        values = {}
+        for name in ("reference", "priority", "photo"):
+            column = getattr(self, name).strip().lower() or getattr(usual, name)
+            if column != getattr(usual, name) and column not in columns:
+                raise InputError(
+                    f"{name}_column",
+                    _("There is no column “%(name)s”. There are: %(known)s.")
+                    % {"name": column[:60], "known": ", ".join(columns)},
+                )
+            values[name] = column
+        return Columns(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A job that could be made of one line. `twin`: an earlier line asks for the very same."""
+
+    line: int
+    prompt: str
+    route: tuple[int, ...]
+    kind: Kind
+    reference: str = ""
+    priority: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    photos: tuple[Taken, ...] = ()
+    twin: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """For a draft's row."""
+        return {
+            "line": self.line, "prompt": self.prompt, "route": list(self.route), "kind": self.kind.value,
+            "reference": self.reference, "priority": self.priority, "params": dict(self.params), "twin": self.twin,
+            "photos": [
+                [p.key, p.thumb_key, p.sha256, p.media_type, p.size, p.width, p.height] for p in self.photos
+            ],
+        }  # fmt: skip
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> Planned:
+        """From a draft's row."""
+        photos = tuple(Taken(*values) for values in row["photos"])
+        return Planned(
+            line=row["line"], prompt=row["prompt"], route=tuple(row["route"]), kind=Kind(row["kind"]),
+            reference=row["reference"], priority=row["priority"], params=row["params"], photos=photos, twin=row["twin"],
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Plan:
+    read: int = 0
+    rows: list[Planned] = field(default_factory=list)
+    refused: list[InputError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def twins(self) -> int:
+        return sum(row.twin for row in self.rows)
+
+
+def plan(
+    table: Table,
+    *,
+    template: str = "",
+    columns: Columns | None = None,
+    target: str = "",
+    kind: Kind | None = None,
+    photo: TakePhoto | None = None,
+) -> Plan:
+    """`target` is the route of rows that name none, by names with commas, "" for the configured one; `kind` what they make,
+    None for what the target makes. `photo` gives the photo of a name, None where none were sent along.
+
+    InputError for what spoils the whole: a template or a column that is not there. Everything else is in `refused`.
+    """
+    made = Plan(read=table.read, refused=list(table.problems))
+    if not table.columns:
+        return made
+    reader = _Reader(table, template=template, columns=columns or Columns(), target=target, kind=kind, photo=photo)  # fmt: skip
+    seen: set[str] = set()
+    chars = 0
+    for record in table.records:
+        try:
+            row = reader.row(record, seen)
+        except InputError as error:
+            made.refused.append(error.at(record.line))
+            continue
+        chars += len(row.prompt)
+        if chars > MAX_PROMPT_CHARS_IN_ALL:
+            text = _("The prompts take more than %(limit)d million characters together. Split the file.")  # fmt: skip
+            raise InputError("", text % {"limit": MAX_PROMPT_CHARS_IN_ALL // 1_000_000})
+        made.rows.append(row)
+    made.refused.sort(key=lambda error: error.line or 0)
+    made.notes = reader.notes()
+    return made
+
+
+def is_twin(
+    seen: set[str],
+    *,
+    prompt: str,
+    route: Sequence[int],
+    kind: Kind,
+    photos: Sequence[Taken],
+    params: Mapping[str, Any],
+) -> bool:
+    """Whether the very same was asked for before; `seen` remembers it. A reference and a priority make no other picture."""
+    asked = [prompt, list(route), kind, [photo.sha256 for photo in photos], dict(params)]
+    same = json.dumps(asked, sort_keys=True)
+    if same in seen:
+        return True
+    seen.add(same)
+    return False
+
+
+class _Reader:
+    """Makes rows of records; what all rows share is looked up once."""
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        template: str,
+        columns: Columns,
+        target: str,
+        kind: Kind | None,
+        photo: TakePhoto | None,
+    ) -> None:
+        self.names = table.columns
+        self.columns = columns.checked(table.columns)
+        self.target, self.kind, self.photo = target, kind, photo
+        self.template: Template | None = None
+        if template.strip():
+            self.template = templates.parse(template, columns=table.columns)
+        elif "prompt" not in table.columns:
+            raise InputError(
+                "prompt",
+                _("There is no column “prompt”. Add it, or write a template from: %(known)s.")
+                % {"known": ", ".join(f"{{{name}}}" for name in table.columns)},
+            )
+        for name in table.columns:
+            if name.startswith(PARAM_PREFIX):
+                prompt_files.check_header(["prompt", name])
+        self._routes: dict[str, list[Target] | InputError] = {}
+
+    def notes(self) -> list[str]:
+        """What a person should know although nothing is wrong with it."""
+        used = {*self.columns_used(), *(self.template.columns if self.template else ())}
+        idle = [name for name in self.names if name not in used]
+        if not idle:
+            return []
+        words = ngettext("Column not used: %(names)s.", "Columns not used: %(names)s.", len(idle))
+        return [words % {"names": ", ".join(idle)}]
+
+    def columns_used(self) -> set[str]:
+        ours = set(_OURS) - ({"prompt"} if self.template else set())
+        ours |= {self.columns.reference, self.columns.priority, self.columns.photo}
+        return ours | {name for name in self.names if name.startswith(PARAM_PREFIX)}
+
+    def row(self, record: Record, seen: set[str]) -> Planned:
+        if len(record.cells) != len(self.names):
+            raise prompt_files.wrong_count(len(record.cells), len(self.names))
+        cells = dict(zip(self.names, record.cells, strict=True))
+        for name, cell in cells.items():
+            prompt_files.check_encoding(cell, name)
+            if cell.startswith("="):
+                raise formula_error(name)
+        prompt = intake.check_prompt(self.template.fill(cells) if self.template else cells["prompt"])  # fmt: skip
+        params = intake.check_params(
+            {
+                name.removeprefix(PARAM_PREFIX): prompt_files.read_param(cell)
+                for name, cell in cells.items()
+                if name.startswith(PARAM_PREFIX) and cell.strip()
+            }
+        )
+        route = self._route(intake.check_target(cells.get("target", "")))
+        kind = intake.check_kind(cells["kind"]) if cells.get("kind", "").strip() else self.kind
+        kind = kind or Kind(route[0].kind)
+        reference = intake.check_reference(cells.get(self.columns.reference, ""))
+        priority = self._priority(cells.get(self.columns.priority, ""))
+        photos = self._photos(cells.get(self.columns.photo, ""))
+        route_ids = tuple(target.pk for target in route)
+        twin = is_twin(
+            seen, prompt=prompt, route=route_ids, kind=kind, photos=photos, params=params
+        )
+        return Planned(
+            line=record.line, prompt=prompt, route=route_ids, kind=kind, reference=reference, priority=priority,
+            params=params, photos=photos, twin=twin,
+        )  # fmt: skip
+
+    def _priority(self, cell: str) -> int:
+        try:
+            return intake.check_priority(cell)
+        except InputError as error:
+            raise InputError(self.columns.priority, error.message) from None
+
+    def _photos(self, cell: str) -> tuple[Taken, ...]:
+        name = intake.check_name(cell, field=self.columns.photo)
+        if not name:
+            return ()
+        if self.photo is None:
+            raise InputError(
+                self.columns.photo,
+                _("A photo is named, but no archive with photos was sent along."),
+            )
+        try:
+            return (self.photo(name),)
+        except InputError as error:
+            raise InputError(self.columns.photo, error.message) from None
+
+    def _route(self, name: str) -> list[Target]:
+        """Names of one spelling are looked up once."""
+        asked = name or self.target
+        if asked not in self._routes:
+            try:
+                self._routes[asked] = routes.resolve(
+                    [part.strip() for part in asked.split(",") if part.strip()]
+                )
+            except InputError as error:
+                self._routes[asked] = error
+        route = self._routes[asked]
+        if isinstance(route, InputError):
+            raise route
+        return route
