@@ -110,6 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a_block_shrinks", "the last word about a wait counts, not the longest",
         (("providers.health", "    return new if old is None else max(old, new)\n", "    return new\n"),),
+        catcher="tests/test_health.py tests/test_health_properties.py",
     ),
     Mutant(
         "half_open_without_a_read", "time alone makes an outage half-open",
