@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.db import connection
+from django.db import OperationalError, connection
 
 from jobs import epoch, spool
 from jobs.lifecycle import decide
@@ -250,6 +250,23 @@ def test_a_spooled_fact_is_replayed_once_and_the_host_is_clear(task: ProviderTas
     task.refresh_from_db()
     assert task.provider_id == "gen_1"
     assert SpoolHost.objects.get(host="here").clear_at == LATER
+
+
+def test_a_spooled_fact_stays_on_the_disk_until_it_is_recorded(
+    task: ProviderTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.put([fact(task, provider_id="gen_1")])
+
+    def die(*, facts: list[Fact]) -> set[int]:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as patched, pytest.raises(OperationalError):
+        patched.setattr(spool, "record", die)
+        spool.replay(host="here", now=LATER)
+    assert not SpoolHost.objects.filter(host="here", clear_at=LATER).exists()
+    assert spool.replay(host="here", now=LATER) == {task.job_id}
+    task.refresh_from_db()
+    assert task.provider_id == "gen_1"
 
 
 def test_a_spooled_fact_is_recorded_although_its_file_cannot_be_removed(

@@ -60,6 +60,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.lifecycle.claim", "limits.concurrency - sum(by_target.values())", "limits.concurrency"),),
     ),
     Mutant(
+        "budget_ignored", "a tenant's spending limit stops nothing",
+        (("jobs.lifecycle.claim", "        return held is None\n", "        return held is held\n"),),
+    ),
+    Mutant(
+        "unknown_sends_not_counted", "what may have been charged for a lost send is not counted in the budget",
+        (("jobs.spending", "    AND (k.state = 'intent' OR", "    AND k.state <> 'unknown' AND (k.state = 'intent' OR"),),
+    ),
+    Mutant(
         "claim_ignores_the_targets_limit", "the target's own limit is forgotten",
         (("jobs.lifecycle.claim", "        if target.max_in_flight is None\n", "        if True\n"),),
     ),
@@ -160,6 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        path.unlink()\n        touched |= record(facts=[fact])\n",
             ),
         ),
+        catcher="tests/test_record.py",
     ),
     Mutant(
         "id_stored_late", "the provider's id waits in memory for half a minute",

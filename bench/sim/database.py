@@ -80,6 +80,23 @@ BEGIN
     FROM fresh f JOIN providers_target g ON g.id = f.target_id
     JOIN providers_providerstate s ON s.account_id = f.account_id AND s.model IN ('', g.model)
     WHERE s.state = 'paused' OR s.blocked_until > f.created_at OR s.gate = 'open';
+  -- Reckoned from the raw facts, not by what the claim reckons with. 1.5 is PRICE_CEILING_FACTOR (run.py).
+  INSERT INTO sim_wrong (what)
+    SELECT 'tenant ' || n.id || ': ' || today.total || ' charged and possible after a claim, ' || n.daily_limit || ' allowed'
+    FROM jobs_tenant n CROSS JOIN LATERAL (
+      SELECT sum(CASE
+        WHEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer) > 0 THEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer)
+        WHEN k.completed_at IS NOT NULL OR k.stored_at IS NOT NULL
+          THEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer, k.estimated_cost * 1.5)
+        WHEN k.failed_at IS NOT NULL AND k.receipt_final_at IS NOT NULL AND k.cost_receipt = 0 THEN 0
+        WHEN k.provider_id IS NULL AND k.failed_at IS NULL
+          AND (k.refusal_class IS NOT NULL OR k.unsent_at IS NOT NULL OR k.absent_at IS NOT NULL) THEN 0
+        ELSE k.estimated_cost * 1.5 END) AS total
+      FROM jobs_providertask k
+      WHERE k.tenant_id = n.id
+        AND k.created_at >= date_trunc('day', (SELECT max(created_at) FROM fresh) AT TIME ZONE n.zone) AT TIME ZONE n.zone
+    ) today
+    WHERE n.id IN (SELECT tenant_id FROM fresh) AND today.total > n.daily_limit;
   RETURN NULL;
 END $$;
 CREATE OR REPLACE FUNCTION sim_health() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -119,6 +119,7 @@ class Desk:
         ]  # fmt: skip
         self.tenants = [create.default_tenant()]
         self.tenants[0].max_in_flight = plan["tenant_limit"]
+        self.tenants[0].daily_limit = plan["budget"]
         self.tenants[0].save()
         self.account_row = self._account_row()
         for seconds, most in plan["windows"]:

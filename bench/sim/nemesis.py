@@ -84,6 +84,8 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "concurrency": chance.pick("plan/concurrency", (1, 2, 3, 6)),
         "tenant_limit": chance.pick("plan/tenant", (None, None, 2)),
         "target_limit": chance.pick("plan/target", (None, None, 2)),
+        # A ceiling is 7.50, a cost 5: with 13 a second send must wait for the cost of the first, with 24 three may go at once.
+        "budget": chance.pick("plan/budget", (None, None, None, None, 13, 24)),
         "windows": chance.pick("plan/windows", ((), (), ((60, 1),), ((60, 2),), ((300, 3), (60, 2)), ((None, 1),))),
         "fallback": chance.number("plan/fallback") < 0.4,
         "standing": [what for what in ("resend_unknown", "next_after_charged")
@@ -183,7 +185,7 @@ class Nemesis:
             self._stand_still(actor, self.chance.number("ambush/for", 40, 200), "after its claim")
             return
         actor.frozen_until = max(actor.frozen_until, self.turns.now + 2.0)
-        self.turns.start("a person", ways[way])
+        self.turns.start("a person", self._unless_quiet(ways[way]))
         undo = {"red button": self._red_button, "close": self._target_closed, "pause": self._pause}
         if way in undo:
             self.turns.after(

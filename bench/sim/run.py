@@ -25,8 +25,9 @@ from bench.sim.desk import RETENTION_S, Desk
 from bench.sim.judge import Judge
 from bench.sim.nemesis import Nemesis
 from bench.sim.turns import Turns
-from jobs import bell, lanes, results, spool
+from jobs import bell, engine, lanes, results, spool
 from jobs.lifecycle.record import Fact
+from jobs.models import Tenant
 from jobs.stages import facts, reconcile
 from providers import health
 from providers.adapters.polza import Polza
@@ -39,6 +40,7 @@ SELDOM_S = 240.0  # in the quiet, whatever is asked again and again for hours
 _SETTINGS: dict[str, Any] = {
     "POLL_DEADLINE_SEC": 900.0, "POLL_INTERVAL_SEC": 3.0, "RECONCILE_INTERVAL_SEC": 30.0, "POST_DEADLINE_SEC": 30.0,
     "WORKER_MAX_RETRIES": 1, "FREE_REFUSAL_ATTEMPTS": 5, "JOB_PATIENCE_SEC": 120.0, "EXPOSURE_LIMIT_PRICES": 20,
+    "PRICE_CEILING_FACTOR": 1.5,
 }  # fmt: skip
 
 
@@ -89,6 +91,7 @@ def _fresh(chance: Chance) -> Iterator[Path]:
         with (
             mock.patch("os.urandom", bits.randbytes),
             mock.patch.object(bell, "ring"),
+            mock.patch.object(engine, "TICK_S", engine.TICK_S),  # lanes here set it (desk.rest_s)
             mock.patch.object(Polza, "retention_s", RETENTION_S),
         ):
             yield folder
@@ -168,6 +171,9 @@ class _Day:
         self.desk.plan["lanes"] = self.desk.plan["hosts"]
         settings.WORKER_LANES = max(settings.WORKER_LANES, self.desk.plan["hosts"])
         lanes.ensure_slots(settings.WORKER_LANES)
+        Tenant.objects.update(
+            daily_limit=None
+        )  # the owner raises it: no job ends while it waits for money
         self.desk.quiet = True
         self.judge.calm_since = self._quiet_since = turns.now
         self._next_canary_at, self._next_look_at = turns.now + CANARY_EVERY_S, turns.now + 30
