@@ -307,9 +307,14 @@ class Beside(threading.Thread):
             self.waits_s.append(time.monotonic() - begin)
 
 
-if __name__ == "__main__":
-    sys.exit(
-        report.run(
-            "batch", "Is “generate for all” prompt, full, visible and safe over restarts?", measure
-        )
+def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # By way of every clean-up.
+        signal.signal(number, lambda number, _frame: sys.exit(f"stopped by signal {number}"))
+    return report.run(
+        "batch", "Is “generate for all” prompt, full, visible and safe over restarts?", measure
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ import django
 import psycopg
 
 from bench import report
-from bench.desk import RealDesk, desk_on
+from bench.desk import RealDesk, desk_on, until
 from bench.postgres import OwnServer, own_server
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ LIMIT, PRICE, FACTOR = Decimal(100), Decimal(8), Decimal("1.5")
 CEILING = PRICE * FACTOR
 RUNS = 20
 JOBS = 30  # of each tenant: more than any luck with their costs could pay for
+# Few enough failures that the breaker stays closed: it is the budget that must stop the sends.
 FAULTS = {
-    "reset_after_accept": 0.04, "reset_before_accept": 0.04, "cut_after_id": 0.02, "edge_524_after": 0.02,
-    "overloaded": 0.06, "moderation": 0.03, "failed_free": 0.06, "failed_charged": 0.04, "late=20": 0.05,
+    "reset_after_accept": 0.02, "reset_before_accept": 0.02, "cut_after_id": 0.02, "edge_524_after": 0.01,
+    "overloaded": 0.02, "moderation": 0.03, "failed_free": 0.03, "failed_charged": 0.02, "late=20": 0.05,
     "cost_missing": 0.05, "receipt_pending": 0.1,
 }  # fmt: skip
 
@@ -54,8 +55,10 @@ CREATE TABLE bench_spent (at timestamptz NOT NULL DEFAULT clock_timestamp(), ten
 CREATE FUNCTION bench_total(wanted bigint) RETURNS numeric LANGUAGE sql AS $$
   SELECT coalesce(sum(CASE
     WHEN coalesce(cost_receipt, cost_poll, cost_answer) > 0 THEN coalesce(cost_receipt, cost_poll, cost_answer)
-    WHEN failed_at IS NOT NULL AND completed_at IS NULL AND receipt_final_at IS NOT NULL AND cost_receipt = 0 THEN 0
-    WHEN provider_id IS NULL AND completed_at IS NULL AND failed_at IS NULL
+    WHEN completed_at IS NOT NULL OR stored_at IS NOT NULL
+      THEN coalesce(cost_receipt, cost_poll, cost_answer, {CEILING})
+    WHEN failed_at IS NOT NULL AND receipt_final_at IS NOT NULL AND cost_receipt = 0 THEN 0
+    WHEN provider_id IS NULL AND failed_at IS NULL
       AND (refusal_class IS NOT NULL OR unsent_at IS NOT NULL OR absent_at IS NOT NULL) THEN 0
     ELSE {CEILING}
   END), 0) FROM jobs_providertask WHERE tenant_id = wanted
@@ -78,7 +81,7 @@ def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
         own_server(Path(folder, "postgres")) as server,
     ):
         race = _race(server, rounds=3 if quick else 20)
-        desk = _desk(server, Path(folder), within_s=40.0 if quick else 150.0)
+        desk = _desk(server, Path(folder), within_s=60.0 if quick else 150.0)
     figures = {f"race_{name}": value for name, value in race.items()}
     figures |= {f"desk_{name}": value for name, value in desk.items()}
     limits = {
@@ -255,9 +258,10 @@ def _desk(server: OwnServer, folder: Path, *, within_s: float) -> dict[str, Any]
     ) as desk:  # fmt: skip
         desk.ask(_JUDGE)
         desk.python(_TENANTS.replace("{zone}", _noon_zone()))
+        desk.start_cluster()
+        desk.start_cluster()
+        until(desk.tasks, "the first send", 90.0)
         begin = time.monotonic()
-        desk.start_cluster()
-        desk.start_cluster()
         _until_used_up(desk, begin + within_s)
         took_s = time.monotonic() - begin
         most, claims = desk.ask(_MOST)[0]
@@ -271,7 +275,7 @@ def _desk(server: OwnServer, folder: Path, *, within_s: float) -> dict[str, Any]
             "claims": claims,
             "runs_that_sent": desk.ask("SELECT count(DISTINCT run_id) FROM jobs_providertask")[0][0],
             "most_charged_and_possible": float(most),
-            "most_paid_by_the_ledger": float(max(_paid(desk).values())),
+            "most_paid_by_the_ledger": float(max(_paid(desk).values(), default=0)),
             "least_used": float(min(used)),
             "jobs_done": desk.states().get("succeeded", 0),
             "jobs_that_wait_for_money": desk.states().get("pending", 0),
@@ -291,12 +295,12 @@ def _until_used_up(desk: RealDesk, end: float) -> None:
         time.sleep(1.0)
 
 
-def _paid(desk: RealDesk) -> Counter[int]:
+def _paid(desk: RealDesk) -> dict[int, Decimal]:
     """By tenant, what the provider has charged and not given back."""
     tenant_of = dict(desk.ask("SELECT id::text, tenant_id FROM jobs_providertask"))
     ledger = desk.sandbox.ledger()
     correlation = {task["id"]: task["correlation"] for task in ledger["tasks"]}
-    paid: Counter[int] = Counter()
+    paid: defaultdict[int, Decimal] = defaultdict(Decimal)
     for charge in ledger["charges"]:
         if charge["refunded_at"] is None:
             paid[tenant_of[correlation[charge["task"]]]] += Decimal(charge["amount"])
@@ -304,6 +308,7 @@ def _paid(desk: RealDesk) -> Counter[int]:
 
 
 def _wrong(desk: RealDesk) -> list[str]:
+    """Where the time is up, some sends are still looked after; a charge without a file or a case is then no breach."""
     said = [word for word in desk.wrong() if not word.startswith("a charge that is no file")]
     if said:
         print(*said, sep="\n", file=sys.stderr)

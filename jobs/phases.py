@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from jobs import display, spending
 from jobs.budgets import Budget, Held, Period, Why
 from jobs.models import Hold, Job, ProviderTask, Tenant
+from jobs.models.batch import PAUSED_FROM
 from jobs.states import JobState, Phase, Release, TaskState
 from providers import health, registry
 from providers.contract import Charge
@@ -143,6 +144,8 @@ def _key(provider: str) -> str:
 def _reason(job: Job, desk: _Desk) -> Waiting:
     target, now = desk.targets[job.target_id], desk.now
     name = {"target": target.name}
+    if job.not_before >= PAUSED_FROM:
+        return Waiting(_("its batch is paused"))
     if desk.hold is not None:
         return Waiting(_("all sends are held: %(hold)s") % {"hold": desk.hold.get_kind_display()})
     if not target.open:

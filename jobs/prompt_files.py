@@ -10,7 +10,7 @@ import csv
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -143,7 +143,11 @@ def make_row(
     if len(cells) != len(header):
         yield wrong_count(len(cells), len(header)).at(line)
         return
-    by_name = dict(zip(header, cells, strict=True))
+    yield from check_cells(dict(zip(header, cells, strict=True)), line=line)
+
+
+def check_cells(by_name: Mapping[str, str], *, line: int) -> Iterator[Row | InputError]:
+    """One Row of the cells of COLUMNS and parameters, or every error among them. Other columns are not looked at."""
     values: dict[str, Any] = {name: by_name.get(name, "") for name in COLUMNS}
     values["params"] = {
         name.removeprefix(PARAM_PREFIX): read_param(cell)

@@ -27,7 +27,7 @@ from django_q.tasks import async_task
 from jobs import bell, engine, lanes, results
 from jobs.alerts import send
 from jobs.clock import clock
-from jobs.lifecycle import alerts
+from jobs.lifecycle import alerts, batches
 from jobs.lifeline import lane_limit_s, lifeline
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ def ring_each_minute() -> str:
     lanes.free_dead(clock.now())
     Failure.objects.filter(stopped__lt=clock.now() - _KEEP_FAILURES).delete()
     rang = ring_if_work_waits()
+    batches.complete(now=clock.now())
     _look_after_alerts()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"

@@ -59,7 +59,7 @@ def test_each_line_becomes_a_job_and_copies_are_made_of_each(client: Client) -> 
     ] * 2
     assert [job.reference for job in jobs] == [f"B-{n}" for n in range(1, 7)]
     assert len({job.batch_id for job in jobs}) == 1
-    assert answer["Location"] == reverse("admin:jobs_job_changelist") + f"?batch={jobs[0].batch_id}"
+    assert answer["Location"] == reverse("admin:jobs_batch_change", args=[jobs[0].batch_id])
 
 
 def test_one_job_keeps_its_reference_and_opens_its_page(client: Client) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import re
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 from hypothesis import given
@@ -398,3 +401,51 @@ def test_a_viewer_is_not_offered_it() -> None:
     viewer.force_login(factories.staff(Role.VIEWER))
     _press(viewer, [factories.done(clock.now())], confirmed="1", template="{prompt}", photos="same")
     assert not BatchDraft.objects.exists()
+
+
+# --- from the command line --------------------------------------------------------------------------------------------
+
+
+def _generate(*words: str) -> dict[str, Any]:
+    out = io.StringIO()
+    with contextlib.suppress(SystemExit):
+        call_command("generate", *words, "--json", stdout=out, stderr=io.StringIO())
+    told: dict[str, Any] = json.loads(out.getvalue())
+    return told
+
+
+@pytest.mark.django_db
+def test_the_command_takes_workbooks_templates_and_archives(tmp_path: Path) -> None:
+    factories.target()
+    book, photos = tmp_path / "rows.xlsx", tmp_path / "photos.zip"
+    book.write_bytes(import_files.book([["product", "photo"], ["chair", "red.png"], ["table", "../red.png"]]))  # fmt: skip
+    photos.write_bytes(import_files.archive({"red.png": import_files.png()}))
+    told = _generate("--from", str(book), "--template", "A {product}", "--photos", str(photos))
+    assert [error["line"] for error in told["refused"]] == [3]
+    job = Job.objects.get()
+    assert (job.prompt, job.photos.count()) == ("A chair", 1)
+    assert "names no column" in _generate("--from", str(book), "--template", "{x}")["refused"][0]["message"]  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_the_command_lists_shows_and_decides_batches(tmp_path: Path) -> None:
+    factories.target()
+    file = tmp_path / "rows.csv"
+    file.write_text("prompt\na\nb\n")
+    number = _generate("--from", str(file))["batch"]
+
+    def batches(*words: str) -> str:
+        out = io.StringIO()
+        call_command("batches", *words, stdout=out)
+        return out.getvalue()
+
+    assert "waiting 2" in batches("list")
+    assert "2" in batches("pause", str(number), "--reason", "later")
+    assert json.loads(batches("show", str(number), "--json"))["paused"]
+    batches("resume", str(number))
+    batches("cancel", str(number))
+    assert json.loads(batches("list", "--json"))[0]["done"]
+    with pytest.raises(CommandError, match="Nothing of this batch has failed"):
+        batches("retry-failed", str(number))
+    with pytest.raises(CommandError, match="There is no batch"):
+        batches("show", "987654")

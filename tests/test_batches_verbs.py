@@ -13,7 +13,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs import progress
-from jobs.lifecycle import batches, staff
+from jobs.batches.plan import plan
+from jobs.batches.table import read_lines
+from jobs.lifecycle import batches, drafts, staff
 from jobs.lifecycle.claim import claim_sends
 from jobs.lifecycle.create import NewJob, create_jobs
 from jobs.lifecycle.decide import decide
@@ -407,6 +409,34 @@ def test_a_claim_and_a_cancel_of_the_rest_share_the_jobs_out(two: Two) -> None:
     assert race.second.value.moved == 1
     assert _states(batch) == {"active": 2, "cancelled": 1}
     assert ProviderTask.objects.count() == 2
+
+
+def test_two_yeses_to_one_draft_at_once_make_one_batch(two: Two) -> None:
+    factories.target()
+    made = plan(read_lines("a chair\na table"))
+    draft = drafts.keep(made, tenant=factories.tenant(), label="", actor=None, now=NOW)
+
+    def yes() -> int:
+        return drafts.create(token=draft.token, without_twins=False, actor=None, now=NOW).pk
+
+    race = two.race(yes, yes)
+    assert race.waited
+    assert race.first.value == race.second.value
+    assert (Batch.objects.count(), Job.objects.count()) == (1, 2)
+
+
+def test_a_yes_that_dies_before_its_commit_leaves_the_draft_for_the_next(two: Two) -> None:
+    factories.target()
+    made = plan(read_lines("a chair"))
+    draft = drafts.keep(made, tenant=factories.tenant(), label="", actor=None, now=NOW)
+
+    def yes() -> int:
+        return drafts.create(token=draft.token, without_twins=False, actor=None, now=NOW).pk
+
+    race = two.race(yes, yes, dies=True)
+    assert race.first.killed
+    assert race.second.value == Batch.objects.get().pk
+    assert Job.objects.count() == 1
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from jobs import spending
 from jobs.lifecycle import tenants
 from jobs.lifecycle.claim import claim_sends
 from jobs.lifecycle.record import Fact, record
-from jobs.models import Job, JobEvent, ProviderTask, Tenant
+from jobs.models import Job, JobEvent, ProviderTask, Tenant, TenantOlder
 from jobs.rules import limits
 from jobs.states import JobState
 from tests import factories
@@ -73,6 +73,7 @@ def test_wherever_the_first_claim_stands_no_budget_is_passed(two: Two, waiting: 
     steps = two.a.call(sends(2)).steps
     for number in range(steps.index("COMMIT") + 1):
         JobEvent.objects.all().delete()
+        TenantOlder.objects.all().delete()
         ProviderTask.objects.all().delete()
         Job.objects.update(state=JobState.PENDING)
         race = two.race(sends(6), sends(6), at=Point(number=number))

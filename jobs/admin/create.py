@@ -210,4 +210,4 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
     if len(jobs) == 1:
         only = batch.jobs.first()
         return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[only.pk if only else 0]))
-    return HttpResponseRedirect(f"{reverse('admin:jobs_job_changelist')}?batch={batch.pk}")
+    return HttpResponseRedirect(reverse("admin:jobs_batch_change", args=[batch.pk]))

@@ -13,18 +13,19 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import intake, prompt_files, routes
+from jobs import prompt_files, routes
 from jobs.batches import template as templates
 from jobs.batches.table import Table, formula_error
 from jobs.batches.template import Template
 from jobs.intake import InputError, Taken
-from jobs.prompt_files import PARAM_PREFIX, Record
+from jobs.prompt_files import PARAM_PREFIX, Record, Row
 from providers.contract import Kind
 from providers.models import Target
 
 MAX_PROMPT_CHARS_IN_ALL = 16_000_000
 TakePhoto = Callable[[str], Taken]
 _OURS = frozenset({"prompt", "target", "kind"})
+_NAMED = ("reference", "priority", "photo")  # columns that may be called otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Columns:
         """InputError (the field of that name) for a column that somebody named and that is not there."""
         usual = Columns()
         values = {}
-        for name in ("reference", "priority", "photo"):
+        for name in _NAMED:
             column = getattr(self, name).strip().lower() or getattr(usual, name)
             if column != getattr(usual, name) and column not in columns:
                 raise InputError(
@@ -118,10 +119,9 @@ def plan(
     seen: set[str] = set()
     chars = 0
     for record in table.records:
-        try:
-            row = reader.row(record, seen)
-        except InputError as error:
-            made.refused.append(error.at(record.line))
+        row, errors = reader.row(record, seen)
+        if row is None:
+            made.refused += errors
             continue
         chars += len(row.prompt)
         if chars > MAX_PROMPT_CHARS_IN_ALL:
@@ -195,45 +195,70 @@ class _Reader:
         ours |= {self.columns.reference, self.columns.priority, self.columns.photo}
         return ours | {name for name in self.names if name.startswith(PARAM_PREFIX)}
 
-    def row(self, record: Record, seen: set[str]) -> Planned:
+    def row(self, record: Record, seen: set[str]) -> tuple[Planned | None, list[InputError]]:
+        """The row, or everything that is wrong with its line."""
+        errors: list[InputError] = []
+        try:
+            cells = self._cells(record)
+        except InputError as error:
+            return None, [error.at(record.line)]
+        checked = None
+        for item in prompt_files.check_cells(cells, line=record.line):
+            if isinstance(item, InputError):
+                errors.append(self._at_its_column(item))
+            else:
+                checked = item
+        if checked is None:
+            return None, errors
+        try:
+            return self._planned(
+                checked, has_kind=bool(cells.get("kind", "").strip()), seen=seen
+            ), []
+        except InputError as error:
+            return None, [error.at(record.line)]
+
+    def _cells(self, record: Record) -> dict[str, str]:
+        """The cells by the usual names of their columns, with the prompt of the template."""
         if len(record.cells) != len(self.names):
             raise prompt_files.wrong_count(len(record.cells), len(self.names))
-        cells = dict(zip(self.names, record.cells, strict=True))
-        for name, cell in cells.items():
-            prompt_files.check_encoding(cell, name)
+        by_name = dict(zip(self.names, record.cells, strict=True))
+        for name, cell in by_name.items():
             if cell.startswith("="):
                 raise formula_error(name)
-        prompt = intake.check_prompt(self.template.fill(cells) if self.template else cells["prompt"])  # fmt: skip
-        params = intake.check_params(
-            {
-                name.removeprefix(PARAM_PREFIX): prompt_files.read_param(cell)
-                for name, cell in cells.items()
-                if name.startswith(PARAM_PREFIX) and cell.strip()
-            }
-        )
-        route = self._route(intake.check_target(cells.get("target", "")))
-        kind = intake.check_kind(cells["kind"]) if cells.get("kind", "").strip() else self.kind
-        kind = kind or Kind(route[0].kind)
-        reference = intake.check_reference(cells.get(self.columns.reference, ""))
-        priority = self._priority(cells.get(self.columns.priority, ""))
-        photos = self._photos(cells.get(self.columns.photo, ""))
+        cells = {
+            name: cell
+            for name, cell in by_name.items()
+            if name in _OURS or name.startswith(PARAM_PREFIX)
+        }
+        for name in _NAMED:
+            if (column := getattr(self.columns, name)) in by_name:
+                cells[name] = by_name[column]
+        if self.template:
+            for name in self.template.columns:
+                prompt_files.check_encoding(by_name[name], name)
+            cells["prompt"] = self.template.fill(by_name)
+        return cells
+
+    def _at_its_column(self, error: InputError) -> InputError:
+        """An error about a column that is called otherwise in this table."""
+        if error.field not in _NAMED:
+            return error
+        return InputError(getattr(self.columns, error.field), error.message, error.line)
+
+    def _planned(self, row: Row, *, has_kind: bool, seen: set[str]) -> Planned:
+        route = self._route(row.target)
+        kind = row.kind if has_kind else self.kind or Kind(route[0].kind)
+        photos = self._photos(row.photo)
         route_ids = tuple(target.pk for target in route)
         twin = is_twin(
-            seen, prompt=prompt, route=route_ids, kind=kind, photos=photos, params=params
+            seen, prompt=row.prompt, route=route_ids, kind=kind, photos=photos, params=row.params
         )
         return Planned(
-            line=record.line, prompt=prompt, route=route_ids, kind=kind, reference=reference, priority=priority,
-            params=params, photos=photos, twin=twin,
+            line=row.line, prompt=row.prompt, route=route_ids, kind=kind, reference=row.reference, priority=row.priority,
+            params=row.params, photos=photos, twin=twin,
         )  # fmt: skip
 
-    def _priority(self, cell: str) -> int:
-        try:
-            return intake.check_priority(cell)
-        except InputError as error:
-            raise InputError(self.columns.priority, error.message) from None
-
-    def _photos(self, cell: str) -> tuple[Taken, ...]:
-        name = intake.check_name(cell, field=self.columns.photo)
+    def _photos(self, name: str) -> tuple[Taken, ...]:
         if not name:
             return ()
         if self.photo is None:

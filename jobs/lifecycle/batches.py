@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
@@ -21,13 +21,12 @@ from jobs import bell
 from jobs.lifecycle import events
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, BatchEvent, Case, Job, ProviderTask
-from jobs.models.batch import PAUSE, PAUSED_FROM_YEAR
+from jobs.models.batch import PAUSE, PAUSED_FROM
 from jobs.states import CaseKind, JobState, Release
 from providers.contract import Charge
 from providers.models import Target
 
 Actor = AbstractBaseUser | None
-PAUSED_FROM = datetime(PAUSED_FROM_YEAR, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,10 @@ def _pick(
         queues.setdefault(row[1], deque()).append(row)
     # Counted now, after the lock and after the rows: what another claim has promised is in it.
     deal.budgets = spending.budgets(
-        [all_tenants[tenant_id] for tenant_id in queues], factor=deal.price_factor, now=now
+        [all_tenants[tenant_id] for tenant_id in queues],
+        factor=deal.price_factor,
+        now=now,
+        keep=True,
     )
     turns = _Turns({tenant_id: all_tenants[tenant_id].weight for tenant_id in queues}, by_tenant=by_tenant, now=now)  # fmt: skip
     picked: list[_Picked] = []

@@ -149,9 +149,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "batch event",
                 "verbose_name_plural": "batch events",
                 "constraints": [
-                    models.UniqueConstraint(
-                        fields=("batch", "number"), name="batch_completed_once"
-                    )
+                    models.UniqueConstraint(fields=("batch", "number"), name="batch_completed_once")
                 ],
             },
         ),

@@ -4,7 +4,7 @@ from jobs.models.alert import Alert, AlertChannel
 from jobs.models.batch import Batch, BatchDraft, BatchEvent
 from jobs.models.case import Case, StandingDecision
 from jobs.models.event import JobEvent
-from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent
+from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.result import Result
 from jobs.models.task import PolzaTask, ProviderTask
@@ -28,4 +28,5 @@ __all__ = [
     "StandingDecision",
     "Tenant",
     "TenantEvent",
+    "TenantOlder",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.db import models
@@ -14,7 +14,9 @@ from django.utils.translation import gettext_lazy as _
 # order, is then told by the column that the claim reads anyway. A trigger does the same to jobs that come back to the
 # queue of a paused batch (migration 0007).
 PAUSE = timedelta(days=365_243)  # about a thousand years
-PAUSED_FROM_YEAR = 2900
+PAUSED_FROM = datetime(
+    2900, 1, 1, tzinfo=UTC
+)  # a pending job with a later `not_before` is held by a pause
 
 
 class Batch(models.Model):

@@ -95,6 +95,27 @@ class Tenant(models.Model):
         return self.name
 
 
+class TenantOlder(models.Model):
+    """What the older sends of a tenant's month came to when they were last summed up, so that a claim need not do so each
+    time. The sends are the truth: jobs/spending.py reads them again each minute, and this row may be deleted at any time.
+    """
+
+    tenant = models.OneToOneField(
+        Tenant, on_delete=models.CASCADE, primary_key=True, related_name="older"
+    )
+    # Sends created from `start_at` until before `end_at`, of this currency, with ceilings by this factor.
+    start_at = models.DateTimeField()
+    end_at = models.DateTimeField()
+    currency = models.CharField(max_length=3)
+    factor = models.DecimalField(max_digits=10, decimal_places=4)
+    charged = models.DecimalField(max_digits=30, decimal_places=10)
+    possible = models.DecimalField(max_digits=30, decimal_places=10)
+    summed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.start_at:%F}"
+
+
 class TenantEvent(models.Model):
     """Append-only: who set what of a tenant, written in the transaction of the change."""
 

@@ -11,6 +11,7 @@ from django.test import Client
 from jobs.models import Batch, Job
 from jobs.roles import Role
 from tests import factories, import_files
+from tests.holds.issue_04 import measured
 from tests.import_files import upload
 
 ADD = "/admin/jobs/batch/add/"
@@ -50,6 +51,14 @@ def client(db: None, settings: Any, tmp_path: Path) -> Client:
 def _send(client: Client, content: bytes, **more: Any) -> Any:
     data = {"tenant": factories.tenant().pk, "file": upload(content)}
     return client.post(ADD, data | more, follow=True)
+
+
+def test_line_2_a_small_tenant_beside_a_storm() -> None:
+    assert measured("bench.fairness")["ok"]
+
+
+def test_line_3_a_spending_limit() -> None:
+    assert measured("bench.budget")["ok"]
 
 
 def test_line_4_a_bad_file_is_named_row_by_row_and_its_good_rows_go_on(client: Client) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
@@ -16,10 +17,12 @@ from django.utils.translation import ngettext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs import display, intake, phases, prompt_files, results, routes
+from jobs import display, intake, phases, results, routes
+from jobs.batches import archive, table
+from jobs.batches.plan import TakePhoto, plan
 from jobs.clock import clock
-from jobs.intake import InputError, Taken
-from jobs.lifecycle import create
+from jobs.intake import InputError
+from jobs.lifecycle import create, drafts
 from jobs.lifecycle.create import NewJob
 from jobs.models import Batch, Job, ProviderTask, Tenant
 from jobs.states import ENDED, JobState
@@ -57,8 +60,19 @@ class Command(BaseCommand):
         parser.add_argument(
             "--from",
             dest="file",
-            metavar="FILE.csv",
-            help="one job a line; columns: prompt, reference, …",
+            metavar="FILE",
+            help="CSV or XLSX, one job a line; columns: prompt, reference, priority, target, photo, kind, param:…",
+        )
+        parser.add_argument(
+            "--template",
+            default="",
+            help="the prompt of each line, with its columns: 'A {colour} {product} on a white wall'",
+        )
+        parser.add_argument(
+            "--photos",
+            default="",
+            metavar="FILE.zip",
+            help="where the column photo is looked up; else beside the file",
         )
         parser.add_argument(
             "--wait", action="store_true", help="show progress and end when all jobs have ended"
@@ -70,7 +84,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         if bool(options["prompt"]) == bool(options["file"]):
             raise CommandError(
-                _("Give a prompt, or --from FILE.csv; not both."), returncode=EXIT_BAD_INPUT
+                _("Give a prompt, or --from FILE; not both."), returncode=EXIT_BAD_INPUT
             )
         errors: list[InputError] = []
         try:
@@ -148,41 +162,37 @@ class Command(BaseCommand):
 
     def _from_file(self, options: dict[str, Any], errors: list[InputError]) -> list[NewJob]:
         path = Path(options["file"])
-        try:
-            file = path.open("rb")
-        except OSError as error:
-            raise InputError(
-                "from",
-                _("%(path)s can't be read: %(why)s.") % {"path": path, "why": error.strerror},
-            ) from error
-        with file:
-            rows, refused = prompt_files.read_csv(file)
-        errors += refused
-        routes_of: dict[str, Any] = {}
-        jobs: list[NewJob] = []
-        for row in rows:
-            try:
-                name = row.target or options["target"]
-                if name not in routes_of:
-                    routes_of[name] = routes.resolve(
-                        [part for part in name.split(",") if part.strip()]
-                    )
-                jobs.append(
-                    NewJob(
-                        prompt=row.prompt, route=routes_of[name], kind=row.kind or Kind(options["kind"]),
-                        params=row.params, reference=row.reference, priority=row.priority or 0,
-                        photos=_photos(path.parent, row.photo),
-                    )
-                )  # fmt: skip
-            except InputError as error:
-                errors.append(error.at(row.line))
-        errors.sort(key=lambda error: error.line or 0)
-        return jobs
+        with contextlib.ExitStack() as stack:
+            read = table.read_file(stack.enter_context(_opened(path, "from")))
+            made = plan(
+                read,
+                template=options["template"],
+                target=options["target"],
+                kind=Kind(options["kind"]),
+                photo=_photos(path.parent, options["photos"], stack),
+            )
+        errors += made.refused
+        if not options["as_json"]:
+            for note in made.notes:
+                self.stderr.write(note)
+        return drafts.new_jobs(made.rows)
 
 
-def _photos(folder: Path, name: str) -> list[Taken]:
-    # The file and its photos are on this machine and belong to who calls: no upload comes this way.
-    return [intake.take_photo(folder / name)] if name else []
+def _opened(path: Path, field: str) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(
+            field, _("%(path)s can't be read: %(why)s.") % {"path": path, "why": error.strerror}
+        ) from error
+
+
+def _photos(folder: Path, packed: str, stack: contextlib.ExitStack) -> TakePhoto:
+    """Out of the archive; without one, files beside the table. Those are on this machine and belong to who calls."""
+    if not packed:
+        return lambda name: intake.take_photo(folder / name)
+    photos = archive.Photos(stack.enter_context(_opened(Path(packed), "photos")))
+    return stack.enter_context(photos).take
 
 
 def _tenant(slug: str) -> Tenant:
