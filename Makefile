@@ -56,8 +56,9 @@ run: setup
 	@test -e .env || echo "DEMO=1" > .env
 	@DEMO=1 exec $(PY) manage.py demo --with-parent
 
+# Two at a time: half of the tests wait for processes. A file's tests stay together, as some share a sandbox.
 test: setup
-	@$(TEST_ENV) $(PYTEST)
+	@$(TEST_ENV) $(PYTEST) -n 2 --dist loadfile
 
 pure: setup
 	@$(TEST_ENV) $(PYTEST) -q -m pure
