@@ -16,7 +16,9 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from jobs import spending
 from jobs.lanes import DEAD_AFTER_S
+from jobs.models import Tenant
 from jobs.rooms import rooms
 from jobs.rules import ABSENCE_MARGIN_S, FETCH_TRIES
 from jobs.states import BLOCKING_CASES
@@ -85,6 +87,10 @@ full_tenant AS (
   SELECT n.id FROM jobs_tenant n
   WHERE n.max_in_flight <= (SELECT count(*) FROM flying f WHERE f.tenant_id = n.id)
 ),
+-- What a spending limit holds: the pairs of tenant and target that it leaves no room for.
+held AS (
+  SELECT * FROM unnest(%(held_tenants)s::bigint[], %(held_targets)s::bigint[]) AS h(tenant_id, target_id)
+),
 keyed AS (
   SELECT provider FROM providers_account WHERE fingerprint = ANY(%(fingerprints)s)
 ),
@@ -133,6 +139,7 @@ job AS (
       THEN 'not_released'
     WHEN j.state <> 'pending' OR j.not_before > %(late)s OR waits.every_send THEN NULL
     WHEN j.target_id IN (SELECT id FROM closed_target) OR j.tenant_id IN (SELECT id FROM full_tenant) THEN NULL
+    WHEN (j.tenant_id, j.target_id) IN (SELECT tenant_id, target_id FROM held) THEN NULL
     WHEN x.provider NOT IN (SELECT provider FROM keyed) THEN 'no_key'
     -- An earlier send turned out to cost: the claim passes the job over, and that send is looked after as a row of its own.
     WHEN EXISTS (
@@ -162,7 +169,10 @@ def stuck(*, now: datetime) -> list[Stuck]:
     """Every row that breaks P6, jobs first; an empty list where all is well."""
     fingerprints = _fingerprints()
     flight = now - timedelta(seconds=settings.POLL_DEADLINE_SEC)
+    held = _held(now)
     values: dict[str, Any] = {
+        "held_tenants": [tenant_id for tenant_id, _ in held],
+        "held_targets": [target_id for _, target_id in held],
         "now": now,
         "late": now - timedelta(seconds=LATE_S),
         "beat": now - timedelta(seconds=DEAD_AFTER_S),
@@ -192,6 +202,19 @@ def _shut(fingerprints: list[str], *, late: datetime, now: datetime) -> list[int
     }
     found = rooms(targets=targets, late=late, patience_s=0.0, now=now)
     return [pk for pk in targets if found.left(pk) == 0]
+
+
+def _held(now: datetime) -> list[tuple[int, int]]:
+    """Tenants and targets of which a spending limit takes nothing more now."""
+    limited = Tenant.objects.exclude(daily_limit=None, monthly_limit=None)
+    budgets = spending.budgets(limited, factor=settings.PRICE_CEILING_FACTOR, now=now)
+    prices = Target.objects.values_list("pk", "price", "currency")
+    return [
+        (tenant_id, pk)
+        for tenant_id, budget in budgets.items()
+        for pk, price, currency in prices
+        if budget.holds(price=price, currency=currency, factor=settings.PRICE_CEILING_FACTOR)
+    ]
 
 
 def _fingerprints() -> list[str]:

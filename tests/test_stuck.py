@@ -220,6 +220,10 @@ def _wait_target(of: Job, now: datetime, account: Account) -> None:
     _fly(factories.job(now, JobState.ACTIVE), now)
 
 
+def _wait_budget(of: Job, now: datetime, account: Account) -> None:
+    type(of.tenant).objects.filter(pk=of.tenant_id).update(monthly_limit=1)
+
+
 def _wait_full(of: Job, now: datetime, account: Account) -> None:
     for _ in range(2):
         _fly(factories.job(now, JobState.ACTIVE), now)
@@ -227,7 +231,8 @@ def _wait_full(of: Job, now: datetime, account: Account) -> None:
 
 @pytest.mark.parametrize(
     "make_wait",
-    [_wait_hold, _wait_stopped, _wait_paused, _wait_blocked, _wait_tenant, _wait_target, _wait_full],
+    [_wait_hold, _wait_stopped, _wait_paused, _wait_blocked, _wait_tenant, _wait_target, _wait_budget,
+     _wait_full],
 )  # fmt: skip
 @override_settings(WORKER_CONCURRENCY=2)
 def test_a_reason_to_wait_excuses_and_people_are_told_the_same(
