@@ -195,6 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "pending_receipt_believed", "a receipt that is still pending shows 0, and 0 is believed",
         (("providers.adapters.polza", "final=status in _OUTCOMES and cost is not None", "final=cost is not None"),),
+        catcher="tests/test_polza.py",
     ),
     Mutant(
         "no_second_look_after_free", "a failure that turns into a charge an hour later is never noticed",
