@@ -24,7 +24,10 @@ pytestmark = pytest.mark.flow
 PROJECT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0  # for what no rule bounds; the machine may be busy
 ONE_PENDING_JOB = """
-    WITH t AS (INSERT INTO jobs_tenant (slug, name, created_at) VALUES ('t', 't', now()) RETURNING id),
+    WITH t AS (
+        INSERT INTO jobs_tenant (slug, name, weight, currency, zone, default_route, contact, created_at)
+        VALUES ('t', 't', 1, 'RUB', 'UTC', '{}', '', now()) RETURNING id
+    ),
     g AS (
         INSERT INTO providers_target (provider, model, kind, price, currency, capabilities, enabled, stopped_reason, created_at)
         VALUES ('polza', 'm', 'image', 1, 'RUB', '{}', true, '', now()) RETURNING id

@@ -431,7 +431,9 @@ def test_a_claim_leaves_no_lock_behind_in_its_session(now: datetime) -> None:
     for limit in (1, 0):  # one that takes a job, one that gives up early
         claimed(now, concurrency=limit)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            cursor.execute(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
             assert cursor.fetchone() == (0,)
 
 
