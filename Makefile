@@ -4,7 +4,7 @@ PYTHON ?=
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 # The tests and checks never see a real key, whatever .env says; they may use a server named by DATABASE_URL.
-TEST_ENV := DEMO=1 AI_PROVIDER= AI_API_KEY= POLZA_API_KEY= AI_BASE_URL= POLZA_BASE_URL= AI_MODEL= AI_MODEL_FALLBACK= ALERT_URLS=
+TEST_ENV := DEMO=1 AI_PROVIDER= AI_API_KEY= POLZA_API_KEY= AI_BASE_URL= POLZA_BASE_URL= AI_MODEL= AI_MODEL_FALLBACK= ALERT_URLS= AI_ACCOUNTS=
 
 .PHONY: help setup run test check pure fmt lint bench holds smoke-clean clean
 

@@ -20,6 +20,7 @@ for name in (
     "POLZA_BASE_URL",
     "AI_MODEL",
     "AI_MODEL_FALLBACK",
+    "AI_ACCOUNTS",
     "ALERT_URLS",
 ):
     os.environ[name] = ""
