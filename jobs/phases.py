@@ -18,7 +18,7 @@ from jobs import display, spending
 from jobs.budgets import Budget, Held, Period, Why
 from jobs.models import Hold, Job, ProviderTask, Tenant
 from jobs.models.batch import PAUSED_FROM
-from jobs.states import JobState, Phase, Release, TaskState
+from jobs.states import JobState, Phase, TaskState
 from providers import health, registry
 from providers.contract import Charge
 from providers.models import ProviderState, Target, in_words
@@ -113,9 +113,7 @@ def _desk(pending: list[Job], now: datetime) -> _Desk:
         charge=Charge.POSSIBLE,
         target__in=targets,
     )
-    costly = ProviderTask.objects.filter(
-        job__in=pending, charge__in=[Charge.POSSIBLE, Charge.CHARGED]
-    ).exclude(released_by__in=[Release.PERSON, Release.STANDING, Release.STORED])
+    costly = ProviderTask.objects.filter(job__in=pending).costly()
     return _Desk(
         now=now,
         hold=Hold.objects.filter(lifted_at__isnull=True).first(),

@@ -55,7 +55,18 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(by_reference | Q(pk__in=numbers) | in_prompt)
 
 
+# A send `k` that was let go as free or absent, or is not let go, and may have cost: nothing more is sent for its job. The SQL of
+# TaskQuerySet.costly, for the claim, the arming and the stuck query.
+COSTLY = """(k.charge IN ('possible', 'charged') AND k.released_by NOT IN ('person', 'standing', 'stored'))"""
+
+
 class TaskQuerySet(models.QuerySet["ProviderTask"]):
+    def costly(self) -> TaskQuerySet:
+        """Those that let nothing more be sent for their job (COSTLY)."""
+        return self.filter(charge__in=["possible", "charged"]).exclude(
+            released_by__in=["person", "standing", "stored"]
+        )
+
     def in_flight(self, *, now: datetime, poll_deadline_s: float) -> TaskQuerySet:
         """Armed or accepted and younger than the polling deadline, plus the intents of all lanes."""
         return self.filter(state__in=["intent", "sending", "accepted"]).filter(

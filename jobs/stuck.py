@@ -19,6 +19,7 @@ from django.utils.translation import gettext_noop
 from jobs import spending
 from jobs.lanes import DEAD_AFTER_S
 from jobs.models import Tenant
+from jobs.querysets import COSTLY
 from jobs.rooms import rooms
 from jobs.rules import ABSENCE_MARGIN_S, FETCH_TRIES
 from jobs.states import BLOCKING_CASES
@@ -62,7 +63,7 @@ WHY = {
 # of the same target go out, a job is behind others: with a backlog the limits are full but for moments.
 #
 # count_deaths dates undecided_since back to created_at, so that age tells nothing; then only a living lane counts.
-_OFFENDERS = """
+_OFFENDERS = f"""
 WITH live AS (
   SELECT run_id FROM jobs_lane WHERE run_id IS NOT NULL AND heartbeat_at > %(beat)s
 ),
@@ -142,10 +143,7 @@ job AS (
     WHEN (j.tenant_id, j.target_id) IN (SELECT tenant_id, target_id FROM held) THEN NULL
     WHEN x.provider NOT IN (SELECT provider FROM keyed) THEN 'no_key'
     -- An earlier send turned out to cost: the claim passes the job over, and that send is looked after as a row of its own.
-    WHEN EXISTS (
-      SELECT FROM jobs_providertask k
-      WHERE k.job_id = j.id AND k.charge IN ('possible', 'charged')
-        AND k.released_by NOT IN ('person', 'standing', 'stored')) THEN NULL
+    WHEN EXISTS (SELECT FROM jobs_providertask k WHERE k.job_id = j.id AND {COSTLY}) THEN NULL
     ELSE 'not_sent'
   END AS code
   FROM jobs_job j
@@ -162,7 +160,7 @@ SELECT 'job', id::text, code FROM job WHERE code IS NOT NULL
 UNION ALL
 SELECT 'task', id::text, code FROM task WHERE code IS NOT NULL
 ORDER BY 1, 3, 2
-"""
+"""  # noqa: S608  COSTLY is our own text
 
 
 def stuck(*, now: datetime) -> list[Stuck]:

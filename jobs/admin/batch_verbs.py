@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from django import forms
+from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
@@ -143,6 +146,16 @@ def _retarget_effects(batch: Batch) -> list[Effect]:
     ]
 
 
+def _by(change: Callable[..., batches.Done]) -> Callable[..., None]:
+    """A verb of lifecycle/batches.py with the form's fields. The page tells what became of it by its counts."""
+
+    def run(batch: Batch, actor: AbstractBaseUser, now: datetime, data: dict[str, Any]) -> None:
+        chosen = {"target_id": data["target"].pk} if "target" in data else {}
+        change(batch_id=batch.pk, actor=actor, now=now, reason=data["reason"], **chosen)
+
+    return run
+
+
 PAUSE = Verb(
     name="pause",
     permission="jobs.pause_batch",
@@ -153,9 +166,7 @@ PAUSE = Verb(
     form=ReasonForm,
     effects=_pause_effects,
     offered=lambda batch: batch.paused_at is None and _waiting(batch) > 0,
-    run=lambda batch, actor, now, data: _drop(
-        batches.pause(batch_id=batch.pk, actor=actor, now=now, reason=data["reason"])
-    ),
+    run=_by(batches.pause),
 )
 
 RESUME = Verb(
@@ -168,9 +179,7 @@ RESUME = Verb(
     form=ReasonForm,
     effects=_resume_effects,
     offered=lambda batch: batch.paused_at is not None,
-    run=lambda batch, actor, now, data: _drop(
-        batches.resume(batch_id=batch.pk, actor=actor, now=now, reason=data["reason"])
-    ),
+    run=_by(batches.resume),
 )
 
 RETRY_FAILED = Verb(
@@ -184,9 +193,7 @@ RETRY_FAILED = Verb(
     effects=_retry_effects,
     money=_retry_money,
     offered=lambda batch: of(batch).counts[JobState.FAILED] > 0,
-    run=lambda batch, actor, now, data: _drop(
-        batches.retry_failed(batch_id=batch.pk, actor=actor, now=now, reason=data["reason"])
-    ),
+    run=_by(batches.retry_failed),
 )
 
 RETARGET_REST = Verb(
@@ -199,12 +206,8 @@ RETARGET_REST = Verb(
     form=RetargetRestForm,
     effects=_retarget_effects,
     offered=lambda batch: _waiting(batch) > 0,
-    run=lambda batch, actor, now, data: _drop(
-        batches.retarget_rest(
-            batch_id=batch.pk, target_id=data["target"].pk, actor=actor, now=now, reason=data["reason"]
-        )
-    ),
-)  # fmt: skip
+    run=_by(batches.retarget_rest),
+)
 
 CANCEL_REST = Verb(
     name="cancel-rest",
@@ -216,14 +219,8 @@ CANCEL_REST = Verb(
     form=ReasonForm,
     effects=_cancel_effects,
     offered=lambda batch: _waiting(batch) > 0,
-    run=lambda batch, actor, now, data: _drop(
-        batches.cancel_rest(batch_id=batch.pk, actor=actor, now=now, reason=data["reason"])
-    ),
+    run=_by(batches.cancel_rest),
     dangerous=True,
 )
 
 BATCH_VERBS: Sequence[Verb] = (RETRY_FAILED, PAUSE, RESUME, RETARGET_REST, CANCEL_REST)
-
-
-def _drop(_done: batches.Done) -> None:
-    """The page tells the person what became of it by its counts."""

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from jobs.clock import Clock
 from jobs.lifecycle import events
+from jobs.querysets import COSTLY
 from jobs.rooms import MAY_ARM
 from jobs.rules import SEND_WINDOW_S
 
@@ -32,12 +33,9 @@ WHERE t.id = d.id
   AND NOT EXISTS (SELECT 1 FROM jobs_hold WHERE lifted_at IS NULL)
   AND {MAY_ARM}
   -- As in the claim: an earlier send may have turned out to cost in the meantime.
-  AND NOT EXISTS (
-    SELECT 1 FROM jobs_providertask k
-    WHERE k.job_id = j.id AND k.id <> t.id AND k.charge IN ('possible', 'charged')
-      AND k.released_by NOT IN ('person', 'standing', 'stored'))
+  AND NOT EXISTS (SELECT 1 FROM jobs_providertask k WHERE k.job_id = j.id AND k.id <> t.id AND {COSTLY})
 RETURNING t.id, t.job_id
-"""  # noqa: S608  MAY_ARM is our own text
+"""  # noqa: S608  MAY_ARM and COSTLY are our own text
 
 
 class Armed(NamedTuple):

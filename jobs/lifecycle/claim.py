@@ -21,6 +21,7 @@ from jobs import spending
 from jobs.budgets import Budget, ceiling
 from jobs.lifecycle import events, providers
 from jobs.models import Job, ProviderTask, Tenant
+from jobs.querysets import COSTLY
 from jobs.rooms import Rooms, rooms
 from jobs.rules import Limits
 from jobs.states import JobState
@@ -49,7 +50,7 @@ GROUP BY 1, 2
 
 # One probe of the partial index a tenant and target; the limit is the room that is left for them. Where the target is shut
 # (`elsewhere`), only jobs whose route goes on to an open one, over an index of its own.
-_PENDING = """
+_PENDING = f"""
 SELECT j.id, j.tenant_id, j.target_id, j.route
 FROM unnest(%(tenants)s::bigint[], %(targets)s::bigint[], %(rooms)s::int[], %(elsewhere)s::boolean[])
   AS open(tenant_id, target_id, room, elsewhere)
@@ -59,16 +60,13 @@ CROSS JOIN LATERAL (
     AND (NOT open.elsewhere OR (
       cardinality(route) > 1 AND route[array_position(route, target_id) + 1:] && %(open)s::bigint[]))
     -- An earlier send that was released as free or absent, and then turned out to cost: nothing more is sent.
-    AND NOT EXISTS (
-      SELECT 1 FROM jobs_providertask k
-      WHERE k.job_id = jobs_job.id AND k.charge IN ('possible', 'charged')
-        AND k.released_by NOT IN ('person', 'standing', 'stored'))
+    AND NOT EXISTS (SELECT 1 FROM jobs_providertask k WHERE k.job_id = jobs_job.id AND {COSTLY})
   ORDER BY priority DESC, not_before, id
   LIMIT open.room
   FOR NO KEY UPDATE SKIP LOCKED
 ) j
 ORDER BY j.priority DESC, j.not_before, j.id
-"""
+"""  # noqa: S608  COSTLY is our own text
 
 _HOLD = "SELECT EXISTS (SELECT 1 FROM jobs_hold WHERE lifted_at IS NULL)"
 
