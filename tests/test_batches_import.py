@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import random
 import re
 import uuid
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,22 @@ def test_a_photo_that_can_not_be_taken_is_named(name: str, said: str) -> None:
         with pytest.raises(InputError, match=re.escape(said)):
             photos.take(name)
         assert photos.unsafe == ["../red.png"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_photo_that_was_damaged_in_the_archive_is_named_however_it_was_packed(
+    method: int,
+) -> None:
+    data = io.BytesIO()
+    noise = random.Random(1).randbytes(4000)
+    with zipfile.ZipFile(data, "w", method) as packed:
+        packed.writestr("a.png", noise)
+        start = packed.getinfo("a.png").header_offset + 40
+    hurt = bytearray(data.getvalue())
+    hurt[start + 100 : start + 1500] = bytes(1400)
+    damaged = pytest.raises(InputError, match="damaged in the archive")
+    with archive.Photos(io.BytesIO(bytes(hurt))) as photos, damaged:
+        photos.take("a.png")
 
 
 def test_nothing_of_an_archive_lands_on_the_disk_by_its_own_name(tmp_path: Path) -> None:

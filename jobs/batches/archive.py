@@ -6,11 +6,13 @@ leads out of the archive (`../`, absolute, with a drive) is never found, whoever
 
 from __future__ import annotations
 
+import io
+import lzma
 import unicodedata
 import zipfile
 import zlib
 from pathlib import PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from django.utils.translation import gettext as _
 
@@ -125,9 +127,27 @@ class Photos:
             )
         try:
             with self._zip.open(entry) as file:
-                return intake.take_photo(file)
+                return intake.take_photo(cast("IO[bytes]", _Unpacked(file)))
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # fmt: skip
-            raise InputError("photo", _("The photo is damaged in the archive. Pack it again.")) from error  # fmt: skip
+            raise _damaged() from error
+
+
+class _Unpacked(io.BufferedIOBase):
+    """An entry being read. What its unpacking stumbles over is the archive's fault: bz2 says it by an OSError, which from our
+    own disk would mean something else."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        try:
+            return self._file.read(-1 if size is None else size)
+        except (OSError, ValueError, lzma.LZMAError) as error:
+            raise _damaged() from error
+
+
+def _damaged() -> InputError:
+    return InputError("photo", _("The photo is damaged in the archive. Pack it again."))
 
 
 def leads_out(name: str) -> bool:
