@@ -114,6 +114,27 @@ BEGIN
   IF said IS NOT NULL THEN INSERT INTO sim_wrong (what) VALUES ('account ' || NEW.account_id || ' ' || NEW.model || ': ' || said); END IF;
   RETURN NEW;
 END $$;
+CREATE OR REPLACE FUNCTION sim_batch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF OLD.completed_at IS NOT NULL AND NEW.completed_at IS NOT NULL AND NEW.completions <> OLD.completions
+    THEN INSERT INTO sim_wrong (what) VALUES ('batch ' || NEW.id || ': completed twice');
+  ELSIF OLD.completed_at IS NULL AND NEW.completed_at IS NOT NULL AND EXISTS (
+    SELECT FROM jobs_job j WHERE j.batch_id = NEW.id AND j.state IN ('pending', 'active'))
+    THEN INSERT INTO sim_wrong (what) VALUES ('batch ' || NEW.id || ': completed while something of it is under way');
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE OR REPLACE FUNCTION sim_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO sim_wrong (what) SELECT 'job ' || NEW.id || ': claimed of a paused batch'
+    FROM jobs_batch b WHERE b.id = NEW.batch_id AND b.paused_at IS NOT NULL;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS sim_batch ON jobs_batch;
+CREATE TRIGGER sim_batch AFTER UPDATE ON jobs_batch FOR EACH ROW EXECUTE FUNCTION sim_batch();
+DROP TRIGGER IF EXISTS sim_job ON jobs_job;
+CREATE TRIGGER sim_job AFTER UPDATE ON jobs_job FOR EACH ROW
+  WHEN (OLD.state = 'pending' AND NEW.state = 'active') EXECUTE FUNCTION sim_job();
 DROP TRIGGER IF EXISTS sim_health ON providers_providerstate;
 CREATE TRIGGER sim_health AFTER UPDATE ON providers_providerstate FOR EACH ROW EXECUTE FUNCTION sim_health();
 DROP TRIGGER IF EXISTS sim_claimed ON jobs_providertask;

@@ -149,10 +149,13 @@ class Desk:
         settings.PROVIDER_KEYS["polza"] = self.keys[-1]
 
     def create_job(self, prompt: str = "a cat") -> None:
-        self._numbers += 1
-        fallback = self.plan["fallback"]
+        self.create_batch(1, prompt)
+
+    def create_batch(self, jobs: int, prompt: str = "a cat") -> None:
+        self._numbers += jobs
+        route = self.targets if self.plan["fallback"] else self.targets[:1]
         create.create_jobs(
-            jobs=[create.NewJob(prompt=f"{prompt} {self._numbers}", route=self.targets if fallback else self.targets[:1])],
+            jobs=[create.NewJob(prompt=f"{prompt} {self._numbers - number}", route=route) for number in range(jobs)],
             tenant=self.tenants[0], actor=None, now=self.clock.moment(), token=uuid.uuid4(),
         )  # fmt: skip
         self.last_moved = self.turns.now
@@ -185,8 +188,10 @@ class Desk:
         if self.plan["hosts"] < 2 or any(on == host for on in self.lanes.values()):
             return
         shutil.rmtree(self.disk_of(host), ignore_errors=True)
+        lost = {"declared_lost_at": self.clock.moment()}
+        # It may burn before any lane there has said a word.
         SpoolHost.objects.update_or_create(
-            host=host, defaults={"declared_lost_at": self.clock.moment()}
+            host=host, defaults=lost, create_defaults={**lost, "clear_at": BEGINS}
         )
         self.plan["hosts"] = 1
         self.disk_lost = True

@@ -11,12 +11,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
+from django.db.models import Count, Q
 
 from bench.sim.desk import Desk
 from bench.sim.nemesis import Nemesis
 from bench.sim.turns import Actor
+from jobs.lifecycle import batches
 from jobs.lifecycle.record import Fact
-from jobs.models import Case, Hold, Job, JobEvent, ProviderTask, Result
+from jobs.models import Batch, Case, Hold, Job, JobEvent, ProviderTask, Result
 from jobs.states import ENDED, JobState
 from jobs.stuck import LATE_S, stuck
 from providers.models import ProviderState
@@ -30,7 +32,9 @@ CLOCKS_S = 12.0  # the wall may be set by 4 s either way, and the provider's ans
 _ROWS = """
 SELECT
   (SELECT count(*) FROM (SELECT 1 FROM jobs_providertask WHERE blocks_send GROUP BY job_id HAVING count(*) > 1) x),
-  (SELECT string_agg(what, '; ' ORDER BY id) FROM sim_wrong)
+  (SELECT string_agg(what, '; ' ORDER BY id) FROM sim_wrong),
+  (SELECT count(*) FROM jobs_job j JOIN jobs_batch b ON b.id = j.batch_id
+   WHERE j.state = 'pending' AND (j.not_before >= '2900-01-01') <> (b.paused_at IS NOT NULL))
 """
 
 
@@ -172,9 +176,11 @@ class Judge:
         self.desk.database.dirty = False
         with connections["default"].cursor() as cursor:
             cursor.execute(_ROWS)
-            blocking, said = cursor.fetchone()
+            blocking, said, amiss = cursor.fetchone()
         if blocking:
             self._blame(f"{blocking} jobs have two tasks that block sends")
+        if amiss:
+            self._blame(f"{amiss} jobs wait, or don't, against what the pause of their batch says")
         # A restored dump may hold more than fits beside what was sent since.
         if said and not self.nemesis.restored:
             self._blame(said)
@@ -238,6 +244,7 @@ class Judge:
         self._no_fact_lost()
         self._events_are_legal()
         self._verdicts_are_the_providers()
+        self._batches_ended_once()
         connections["default"].check_constraints()
 
     def _jobs_ended(self) -> None:
@@ -253,6 +260,25 @@ class Judge:
             assert result is not None
             if not (Path(settings.MEDIA_ROOT) / result.key).is_file():
                 self._blame(f"job {job.pk} has succeeded and its file is not there")
+
+    def _batches_ended_once(self) -> None:
+        """Each end is told once: numbered without a gap, and none is missing after the look for ends."""
+        now = self.desk.clock.moment()
+        batches.complete(now=now)
+        if again := batches.complete(now=now):
+            self._blame(f"batches {again} are complete twice over")
+        rows = Batch.objects.annotate(
+            under_way=Count("jobs", Q(jobs__state__in=["pending", "active"]))
+        )
+        for batch in rows:
+            told = batch.events.filter(kind="completed").order_by("number")
+            numbers = list(told.values_list("number", flat=True))
+            if numbers != list(range(1, batch.completions + 1)):
+                self._blame(f"batch {batch.pk} has the ends {numbers} of {batch.completions}")
+            if (batch.completed_at is None) != bool(batch.under_way):
+                self._blame(
+                    f"batch {batch.pk}: {batch.under_way} under way, completed at {batch.completed_at}"
+                )
 
     def _every_charge_has_a_home(self) -> None:
         ledger = self.desk.world.ledger

@@ -12,9 +12,9 @@ from django.db import DatabaseError, OperationalError, connections
 from bench.sim.chance import Chance
 from bench.sim.desk import Desk
 from bench.sim.turns import Actor, Killed
-from jobs.lifecycle import providers, staff
+from jobs.lifecycle import batches, providers, staff
 from jobs.lifecycle.errors import Refused
-from jobs.models import ProviderTask
+from jobs.models import Batch, ProviderTask
 from providers.models import ProviderState, QuotaWindow, Target
 from providers.sandbox.faults import CATALOGUE, Stage
 
@@ -42,6 +42,7 @@ RATES = {
     "target closed": 0.002,
     "staff": 0.02,
     "duty": 0.004,
+    "batch": 0.015,
     "key rotation": 0.0007,
     "lost disk": 0.001,
     "restore": 0.0015,
@@ -51,6 +52,7 @@ SHARES = {
     "key rotation": 0.15,
     "lost disk": 0.15,
     "ambush": 0.7,
+    "batch": 0.4,
 }  # of the seeds; others 0.45
 _NOT_SIMULATED = {"result_oversize", "result_bomb", "slow_drip"}
 _LASTING = {"never", "unknown_final", "lost", "lost_later", "vanished", "failed_then_completed"}
@@ -381,6 +383,8 @@ class Nemesis:
         Target.objects.update(enabled=True, stopped_at=None, stopped_reason="")
         with contextlib.suppress(Refused):
             staff.lift_red_button(actor=None, now=desk.clock.moment(), reason="simulated")
+        for batch in Batch.objects.filter(paused_at__isnull=False):
+            batches.resume(batch_id=batch.pk, actor=None, now=desk.clock.moment())
         QuotaWindow.objects.all().delete()
         desk.plan["windows"] = ()
         for paused in ProviderState.objects.filter(state="paused"):

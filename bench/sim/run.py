@@ -115,8 +115,11 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     judge = Judge(desk, trouble)
     desk.network.trouble = plan["trouble"]
     turns.on_advance = desk.beat
-    for number in range(plan["jobs"]):
-        turns.after(chance.number("job/at", 0, 120) if number else 0.0, desk.create_job)
+    if plan["rates"]["batch"]:
+        turns.after(0.0, lambda: desk.create_batch(plan["jobs"]))
+    else:
+        for number in range(plan["jobs"]):
+            turns.after(chance.number("job/at", 0, 120) if number else 0.0, desk.create_job)
     day = _Day(desk, trouble, judge)
     turns.between = day.between
     row, open_s = (2, 12.0) if plan["fragile"] else (health.BAD_IN_A_ROW, health.OPEN_FIRST_S)
@@ -155,6 +158,7 @@ class _Day:
         if not self.trouble.quiet:
             self.trouble.between_steps()
             staffing.act_sometimes(self.desk)
+            staffing.act_on_a_batch_sometimes(self.desk)
         elif self.desk.turns.now >= self._next_look_at:
             self._look()
 

@@ -6,15 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import Error
+from django.db.models import Count
 
 from bench.sim.desk import Desk
-from jobs.lifecycle import staff
+from jobs.lifecycle import batches, staff
 from jobs.lifecycle.errors import Refused
-from jobs.models import Case, Job, ProviderTask
+from jobs.models import Batch, Case, Job, ProviderTask
 
 VERBS = (
     "retry", "resend", "retry_on_target", "mark_manual", "resolve", "cancel", "poll_now", "attach", "close_case",
 )  # fmt: skip
+BATCH_VERBS = (
+    "pause",
+    "resume",
+    "cancel_rest",
+    "retry_failed",
+    "retarget_rest",
+    "complete",
+    "complete",
+)
 
 
 def act_sometimes(desk: Desk) -> None:
@@ -23,15 +33,22 @@ def act_sometimes(desk: Desk) -> None:
         act(desk)
 
 
+def act_on_a_batch_sometimes(desk: Desk) -> None:
+    """The same for a batch as a whole; and the look for ends of batches, which is somebody's each minute."""
+    if desk.chance.strikes("batch", desk.plan["rates"]["batch"]):
+        verb = desk.chance.pick("batch/verb", BATCH_VERBS)
+        desk.turns.start("a person", lambda: _try(desk, verb, _do_to_a_batch))
+
+
 def act(desk: Desk) -> None:
     """A person does something now."""
     verb = desk.chance.pick("staff/verb", VERBS)
-    desk.turns.start("a person", lambda: _try(desk, verb))
+    desk.turns.start("a person", lambda: _try(desk, verb, _do))
 
 
-def _try(desk: Desk, verb: str) -> None:
+def _try(desk: Desk, verb: str, do: Callable[[Desk, str], None]) -> None:
     try:
-        _do(desk, verb)
+        do(desk, verb)
     except Refused:
         pass
     except Error as error:
@@ -90,3 +107,26 @@ def _do(desk: Desk, verb: str) -> None:
     }  # fmt: skip
     verbs[verb]()
     desk.turns.tell(f"{verb} on job {job_id}")
+
+
+def _do_to_a_batch(desk: Desk, verb: str) -> None:
+    now = desk.clock.moment()
+    if verb == "complete":
+        if ended := batches.complete(now=now):
+            desk.turns.tell(f"batches {ended} are complete")
+        return
+    biggest = Batch.objects.alias(n=Count("jobs")).order_by("-n", "pk")
+    common: dict[str, Any] = {
+        "batch_id": biggest.values_list("pk", flat=True)[:1][0],
+        "actor": desk.plan["person"],
+        "now": now,
+    }
+    verbs: dict[str, Callable[[], batches.Done]] = {
+        "pause": lambda: batches.pause(**common),
+        "resume": lambda: batches.resume(**common),
+        "cancel_rest": lambda: batches.cancel_rest(**common),
+        "retry_failed": lambda: batches.retry_failed(**common),
+        "retarget_rest": lambda: batches.retarget_rest(target_id=desk.targets[-1].pk, **common),
+    }
+    done = verbs[verb]()
+    desk.turns.tell(f"{verb} of batch {common['batch_id']}: {done.moved} jobs")
