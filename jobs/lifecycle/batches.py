@@ -94,7 +94,7 @@ def cancel_rest(*, batch_id: int, actor: Actor, now: datetime, reason: str = "")
             decided_at=now,
             decided_by_id=_pk(actor),
         )
-        _job_events(ids, "cancelled", now=now, actor=actor, reason=reason)
+        events.write_same(ids, kind="cancelled", now=now, actor=actor, reason=reason)
         _tell(batch_id, "rest_cancelled", now=now, actor=actor, reason=reason, jobs=len(ids))
     complete(now=now, batch_ids=[batch_id])
     return Done(len(ids))
@@ -126,7 +126,7 @@ def retry_failed(*, batch_id: int, actor: Actor, now: datetime, reason: str = ""
             decided_by=None,
             target_id=F("route__0"),
         )
-        _job_events(ids, "retried", now=now, actor=actor, reason=reason)
+        events.write_same(ids, kind="retried", now=now, actor=actor, reason=reason)
         _tell(batch_id, "failed_retried", now=now, actor=actor, reason=reason, jobs=len(ids))
         bell.ring()
     return Done(len(ids), len(failed) - len(ids))
@@ -155,7 +155,9 @@ def retarget_rest(
                 " WHERE id = ANY(%(ids)s)",
                 {"to": target.pk, "ids": ids},
             )
-        _job_events(ids, "retargeted", now=now, actor=actor, reason=reason, target=target.name)
+        events.write_same(
+            ids, kind="retargeted", now=now, actor=actor, reason=reason, target=target.name
+        )
         _tell(
             batch_id, "rest_retargeted", now=now, actor=actor, reason=reason, jobs=len(ids), target=target.name
         )  # fmt: skip
@@ -240,10 +242,6 @@ def _lock_tasks(job_ids: Sequence[int]) -> None:
 
 def _pk(actor: Actor) -> int | None:
     return actor.pk if actor else None
-
-
-def _job_events(ids: Sequence[int], kind: str, *, now: datetime, actor: Actor, **data: Any) -> None:
-    events.write(events.event(job_id=pk, kind=kind, now=now, actor=actor, **data) for pk in ids)
 
 
 def _tell(batch_id: int, kind: str, *, now: datetime, actor: Actor, **data: Any) -> None:

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import transaction
+from django.db import connection, transaction
 
 from jobs import bell
 from jobs.intake import Taken
 from jobs.lifecycle import events
-from jobs.models import Batch, Job, JobPhoto, Tenant
+from jobs.models import Batch, JobPhoto, Tenant
 from providers.contract import Kind
 from providers.models import Target
 
 DEFAULT_TENANT = "studio"
+
+# One statement instead of the ORM's, which costs seconds of Python at ten thousand rows. Numbers are given in the order of
+# the rows: a default is reckoned after the sort of an INSERT's SELECT.
+_INSERT = """
+INSERT INTO jobs_job (tenant_id, batch_id, kind, prompt, params, reference, priority, route, target_id, state, reason,
+  reason_text, not_before, attempts_since, created_by_id, created_at)
+SELECT %(tenant)s, %(batch)s, r.kind, r.prompt, r.params, r.reference, r.priority, r.route, r.route[1], 'pending', '',
+  '', %(now)s, %(now)s, %(actor)s, %(now)s
+FROM ROWS FROM (
+  jsonb_to_recordset(%(rows)s::jsonb)
+  AS (kind text, prompt text, params jsonb, reference text, priority smallint, route bigint[])
+) WITH ORDINALITY AS r(kind, prompt, params, reference, priority, route, number)
+ORDER BY r.number
+RETURNING id
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +83,11 @@ def create_jobs(
         )
         if not made:
             return batch
-        rows = Job.objects.bulk_create(
-            [
-                Job(
-                    tenant=tenant,
-                    batch=batch,
-                    kind=job.kind,
-                    prompt=job.prompt,
-                    params=job.params,
-                    reference=job.reference,
-                    priority=job.priority,
-                    route=[target.pk for target in job.route],
-                    target=job.route[0],
-                    not_before=now,
-                    attempts_since=now,
-                    created_by_id=actor.pk if actor else None,
-                    created_at=now,
-                )
-                for job in jobs
-            ],
-            batch_size=1000,
-        )
+        ids = _insert(jobs, batch=batch, actor=actor, now=now)
         JobPhoto.objects.bulk_create(
             [
                 JobPhoto(
-                    job=row,
+                    job_id=job_id,
                     position=position,
                     key=photo.key,
                     sha256=photo.sha256,
@@ -99,15 +96,43 @@ def create_jobs(
                     width=photo.width,
                     height=photo.height,
                 )
-                for row, job in zip(rows, jobs, strict=True)
+                for job_id, job in zip(ids, jobs, strict=True)
                 for position, photo in enumerate(job.photos)
             ]
         )
-        events.write(
-            events.event(
-                job_id=row.pk, kind="created", now=now, actor=actor, target=job.route[0].name
-            )
-            for row, job in zip(rows, jobs, strict=True)
-        )
+        first_at: dict[str, list[int]] = defaultdict(list)
+        for job_id, job in zip(ids, jobs, strict=True):
+            first_at[job.route[0].name].append(job_id)
+        for target, those in first_at.items():
+            events.write_same(those, kind="created", now=now, actor=actor, target=target)
         bell.ring()
     return batch
+
+
+def _insert(
+    jobs: Sequence[NewJob], *, batch: Batch, actor: AbstractBaseUser | None, now: datetime
+) -> list[int]:
+    """The ids of the new rows, in the order of `jobs`."""
+    rows = [
+        {
+            "kind": job.kind,
+            "prompt": job.prompt,
+            "params": job.params,
+            "reference": job.reference,
+            "priority": job.priority,
+            "route": [target.pk for target in job.route],
+        }
+        for job in jobs
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _INSERT,
+            {
+                "rows": json.dumps(rows),
+                "tenant": batch.tenant_id,
+                "batch": batch.pk,
+                "actor": actor.pk if actor else None,
+                "now": now,
+            },
+        )
+        return sorted(pk for (pk,) in cursor.fetchall())

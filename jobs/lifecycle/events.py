@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import AbstractBaseUser
+from django.db import connection
 
 from jobs.models import JobEvent
 
@@ -34,3 +36,21 @@ def event(
 
 def write(events: Iterable[JobEvent]) -> None:
     JobEvent.objects.bulk_create(list(events))
+
+
+def write_same(
+    job_ids: Sequence[int], *, kind: str, now: datetime, actor: AbstractBaseUser | None, **data: Any
+) -> None:
+    """The same event for many jobs, in one statement of one row's length."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobs_jobevent (job_id, at, kind, data, actor_id)"
+            " SELECT id, %(at)s, %(kind)s, %(data)s::jsonb, %(actor)s FROM unnest(%(ids)s::bigint[]) id ORDER BY id",
+            {
+                "ids": list(job_ids),
+                "at": now,
+                "kind": kind,
+                "data": json.dumps(data),
+                "actor": actor.pk if actor else None,
+            },
+        )
