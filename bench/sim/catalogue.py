@@ -209,11 +209,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.evidence", "        or not _fresh(send, listing)\n", ""),
          ("jobs.evidence", "        listing.lag_s is None\n        or not ready\n", "        not ready\n"),
          ("jobs.evidence", "timedelta(seconds=listing.lag_s)", "timedelta(seconds=0)")),
+        catcher="tests/test_evidence.py",
     ),
     Mutant(
         "absence_too_early", "absence is concluded while the send may still be under way",
         (("jobs.evidence", "        or not ready\n", ""),
          ("jobs.evidence", "        or not _fresh(send, listing)\n", ""),),
+        catcher="tests/test_evidence.py",
     ),
     Mutant(
         "any_candidate_is_ours", "the only unlinked generation is ours, whoever else uses the key",
@@ -234,10 +236,12 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.policy", "        case TaskState.FAILED if task.charge in _FREE:\n            return Release.FREE\n",
           "        case TaskState.FAILED if task.charge in _FREE:\n            return Release.FREE\n"
           "        case TaskState.FAILED:\n            return Release.UNSENT\n"),),
+        catcher="tests/test_policy.py",
     ),
     Mutant(
         "paid_twice_unsaid", "two charges for one job, and nobody is told",
-        (("jobs.policy", "    if len(paying) < 2:\n        return []\n", "    if paying:\n        return []\n"),),
+        (("jobs.policy", "    if len(paying) < 2:\n        return []\n", "    if True:\n        return []\n"),),
+        catcher="tests/test_policy.py",
     ),
     Mutant(
         "failed_but_charged_unsaid", "a failure that cost money ends the job without a case",
