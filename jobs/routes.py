@@ -1,14 +1,15 @@
-"""From names to targets: which rows a route is made of."""
+"""Where a job goes: the targets that are named, else the tenant's default route, else the configured one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 
 from jobs.intake import InputError
+from jobs.models import Tenant
 from providers import registry
 from providers.models import Target
 
@@ -39,14 +40,60 @@ def ensure_configured() -> list[Target]:
     return targets
 
 
-def resolve(names: Sequence[str]) -> list[Target]:
-    """The targets of a route by name, in order; an empty list asks for the configured route.
+def resolve(names: Sequence[str], *, tenant: Tenant | None = None) -> list[Target]:
+    """The targets of a route by name, in order. No names: the default route of the tenant; where it has none, or nobody is
+    given, the configured one.
 
-    Raises InputError (field `target`) for a name that is not among the targets, is closed, or comes twice.
+    Raises InputError (field `target`) for a name that is not among the targets, is closed, or comes twice, and where the
+    tenant's default route can't be used.
     """
     configured = ensure_configured()
-    if not names:
+    if names:
+        return _named(names)
+    if tenant is None or not tenant.default_route:
         return configured
+    return default_of(tenant, known=Target.objects.in_bulk(tenant.default_route))
+
+
+def defaults(tenants: Iterable[Tenant]) -> dict[int, list[Target] | InputError]:
+    """By tenant's id: where its jobs go that name no target, or why nothing can be made without naming one."""
+    configured = ensure_configured()
+    rows = list(tenants)
+    known = Target.objects.in_bulk({pk for tenant in rows for pk in tenant.default_route})
+    found: dict[int, list[Target] | InputError] = {}
+    for tenant in rows:
+        try:
+            found[tenant.pk] = default_of(tenant, known=known) if tenant.default_route else configured  # fmt: skip
+        except InputError as error:
+            found[tenant.pk] = error
+    return found
+
+
+def default_of(tenant: Tenant, *, known: Mapping[int, Target]) -> list[Target]:
+    """The default route that the tenant has, made of the targets in `known`. Pure.
+
+    A fallback that is closed is left out, as a job that came to it would only wait there. The first target never is: to
+    start with another would be another picture at another price, which nobody asked for. Then InputError says so.
+    """
+    first = known.get(tenant.default_route[0])
+    if first is not None and first.open:
+        return [known[pk] for pk in tenant.default_route if pk in known and known[pk].open]
+    names = [known[pk].name if pk in known else f"#{pk}" for pk in tenant.default_route]
+    words = {"tenant": tenant.name, "route": " → ".join(names), "target": names[0]}
+    if first is None:
+        text = _(
+            "The default route of %(tenant)s, %(route)s, can't be used: %(target)s is gone. Name a target, or have the"
+            " route of the tenant changed."
+        )
+        raise InputError("target", text % words)
+    text = _(
+        "The default route of %(tenant)s, %(route)s, can't be used: %(target)s is closed (%(why)s). Name a target, or"
+        " have the route of the tenant changed."
+    )
+    raise InputError("target", text % {**words, "why": _why_closed(first)})
+
+
+def _named(names: Sequence[str]) -> list[Target]:
     route: list[Target] = []
     for name in names:
         provider, model = registry.split_target(name)
@@ -59,7 +106,7 @@ def resolve(names: Sequence[str]) -> list[Target]:
                 % {"name": name, "known": known},
             )
         if not target.open:
-            why = target.stopped_reason or _("switched off by staff")
+            why = _why_closed(target)
             raise InputError(
                 "target", _("“%(name)s” is closed: %(why)s.") % {"name": name, "why": why}
             )
@@ -67,3 +114,7 @@ def resolve(names: Sequence[str]) -> list[Target]:
             raise InputError("target", _("“%(name)s” stands in the route twice.") % {"name": name})
         route.append(target)
     return route
+
+
+def _why_closed(target: Target) -> str:
+    return target.stopped_reason or _("switched off by staff")

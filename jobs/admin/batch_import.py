@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -25,9 +26,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobs import display, routes
+from jobs.admin import route_choice
 from jobs.admin.changelist import ModelAdmin
-from jobs.batches import again, archive, table
-from jobs.batches.estimate import estimate
+from jobs.admin.route_choice import TargetField, TenantField
+from jobs.batches import again, archive, budget_words, table
+from jobs.batches.estimate import cost, estimate
 from jobs.batches.plan import Columns, Plan, Planned, plan
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
@@ -40,6 +43,7 @@ from providers.models import Target
 
 _SHOWN_ROWS = 12
 _SHOWN_REFUSED = 200
+_SHOWN_ROUTES = 10
 _MOST_PASTED = 4_000_000
 
 # Which field of the form an error is about; all others are about the file.
@@ -66,12 +70,7 @@ class TargetsForm(forms.Form):
         strip=False,
         widget=forms.Textarea(attrs={"rows": 3, "dir": "auto", "spellcheck": "true"}),
     )
-    target = forms.ModelChoiceField(
-        label=gettext_lazy("Target"),
-        required=False,
-        queryset=Target.objects.none(),
-        empty_label=gettext_lazy("the configured route"),
-    )
+    target = TargetField()
     label = forms.CharField(
         label=gettext_lazy("Name of the batch"),
         required=False,
@@ -82,11 +81,7 @@ class TargetsForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("label_suffix", "")
         super().__init__(*args, **kwargs)
-        targets = self.fields["target"]
-        assert isinstance(targets, forms.ModelChoiceField)
-        targets.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by(
-            "provider", "model"
-        )
+        route_choice.offer(self)
 
     def refuse(self, error: InputError) -> None:
         """Say at its field what spoils the whole."""
@@ -120,9 +115,7 @@ class ImportForm(TargetsForm):
         help_text=gettext_lazy("A ZIP archive; the column “photo” names a file in it."),
         widget=forms.FileInput(attrs={"accept": ".zip"}),
     )
-    tenant = forms.ModelChoiceField(
-        label=gettext_lazy("Tenant"), queryset=Tenant.objects.none(), empty_label=None
-    )
+    tenant = TenantField()
     reference_column = forms.CharField(
         label=gettext_lazy("Column with the reference"), required=False, max_length=80, widget=_text_input(placeholder="reference"),
     )  # fmt: skip
@@ -138,9 +131,6 @@ class ImportForm(TargetsForm):
         self.fields["template"].help_text = _(
             "{name} stands for the column of that name, as in: A {colour} {product} on a white wall. Empty: the column “prompt”."
         )
-        tenants = self.fields["tenant"]
-        assert isinstance(tenants, forms.ModelChoiceField)
-        tenants.queryset = Tenant.objects.order_by("name")
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
@@ -180,7 +170,7 @@ class AgainForm(TargetsForm):
             "{prompt} stands for the prompt of each job, {reference} for its reference."
         )
         targets = self.fields["target"]
-        assert isinstance(targets, forms.ModelChoiceField)
+        assert isinstance(targets, TargetField)
         targets.empty_label = _("each job's own route")
 
 
@@ -189,7 +179,6 @@ class AgainForm(TargetsForm):
 
 def new_batch(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
     """The page and its POST. The caller has checked the permission."""
-    configured = routes.ensure_configured()
     tenant = default_tenant()
     if request.method == "POST":
         form = ImportForm(request.POST, request.FILES)
@@ -199,13 +188,11 @@ def new_batch(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
                 return HttpResponseRedirect(preview_url(draft.token))
     else:
         form = ImportForm(initial={"tenant": request.GET.get("tenant") or tenant.pk})
-    price = configured[0]
     context |= {
         "title": _("New batch"),
         "form": form,
-        "price": display.about(price.price, price.currency),
-        "route": [target.name for target in configured],
-        "most": number_format(MAX_ROWS, force_grouping=True),
+        "line": route_choice.chosen(form),
+        "more": _("up to %(most)s rows") % {"most": number_format(MAX_ROWS, force_grouping=True)},
     }
     return TemplateResponse(request, "desk/batch_new.html", context)
 
@@ -226,6 +213,7 @@ def _draft(request: HttpRequest, form: ImportForm) -> BatchDraft | None:
                     data["reference_column"], data["priority_column"], data["photo_column"]
                 ),
                 target=target.name if target else "",
+                tenant=data["tenant"],
                 photo=taken.take if taken else None,
             )
     except InputError as error:
@@ -293,7 +281,10 @@ def preview(request: HttpRequest, token: uuid.UUID, *, context: dict[str, Any]) 
     twins = sum(row.twin for row in rows)
     now = clock.now()
     refused = [InputError(one["field"], one["message"], one["line"]) for one in draft.refused]
-    told = estimate(rows, tenant=draft.tenant, now=now)
+    tenant = draft.tenant
+    ways = _routes(rows, tenant)
+    # Duplicates are left out unless somebody wants them, so the figures are without them.
+    told = estimate([row for row in rows if not row.twin], tenant=tenant, now=now)
     context |= {
         "title": draft.label or _("Preview"),
         "now": now,
@@ -310,15 +301,20 @@ def preview(request: HttpRequest, token: uuid.UUID, *, context: dict[str, Any]) 
         "refused_more": len(refused) - _SHOWN_REFUSED,
         "refused_count": len({one.line for one in refused}),
         "twins": twins,
-        "known_references": _known_references(draft.tenant, rows),
+        "known_references": _known_references(tenant, rows),
         "estimate": told,
-        "cost": display.totals(dict(told.cost)) or "—",
-        "budget_left": (
-            display.money(told.budget_left, told.budget_currency)
-            if told.budget_left is not None
-            else ""
-        ),
-    }
+        "cost": display.totals(told.cost) or "—",
+        "cost_with_twins": display.totals(cost(rows)) if twins else "",
+        "routes": ways[:_SHOWN_ROUTES],
+        "routes_more": len(ways) - _SHOWN_ROUTES,
+        "limits": [
+            (limit, budget_words.left_name(limit), budget_words.left(limit, tenant.currency),
+             budget_words.limit_words(limit, tenant=tenant, now=now), told.over(limit))
+            for limit in told.budget.limits
+        ],
+        "budget_headline": budget_words.headline(told) if rows else "",
+        "budget_details": budget_words.details(told, tenant=tenant, now=now) if rows else [],
+    }  # fmt: skip
     return TemplateResponse(request, "desk/batch_preview.html", context)
 
 
@@ -337,6 +333,30 @@ def _create(request: HttpRequest, token: uuid.UUID) -> HttpResponse | None:
             return None
         return HttpResponseRedirect(reverse("admin:jobs_batch_add"))
     return HttpResponseRedirect(reverse("admin:jobs_batch_change", args=[batch.pk]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """So many rows take that route; `whose`: why, where it is that of rows that name no target."""
+
+    names: str
+    rows: int
+    whose: str
+
+
+def _routes(rows: Sequence[Planned], tenant: Tenant) -> list[_Way]:
+    counts = Counter(row.route for row in rows)
+    targets = Target.objects.in_bulk({pk for route in counts for pk in route})
+    default = routes.defaults([tenant])[tenant.pk]
+    of_tenant = () if isinstance(default, InputError) else tuple(one.pk for one in default)
+    return [
+        _Way(
+            " → ".join(targets[pk].name for pk in route if pk in targets),
+            n,
+            route_choice.whose_words(tenant) if route == of_tenant else "",
+        )
+        for route, n in counts.most_common()
+    ]
 
 
 def _known_references(tenant: Tenant, rows: Sequence[Planned]) -> int:

@@ -16,10 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobs import display, intake, routes
+from jobs.admin import route_choice
+from jobs.admin.route_choice import TargetField, TenantField
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
 from jobs.lifecycle.create import NewJob, create_jobs, default_tenant
-from jobs.models import Tenant
 from providers.contract import Kind
 from providers.models import Target
 
@@ -59,16 +60,8 @@ class NewJobsForm(forms.Form):
         ),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
-    target = forms.ModelChoiceField(
-        label=gettext_lazy("Target"),
-        required=False,
-        queryset=Target.objects.none(),
-        help_text=gettext_lazy("Empty: the configured route, with its fallbacks."),
-        empty_label=gettext_lazy("the configured route"),
-    )
-    tenant = forms.ModelChoiceField(
-        label=gettext_lazy("Tenant"), queryset=Tenant.objects.none(), empty_label=None
-    )
+    target = TargetField(help_text=gettext_lazy("Empty: the tenant's default route, with its fallbacks."))  # fmt: skip
+    tenant = TenantField()
     count = forms.IntegerField(
         label=gettext_lazy("How many of each"), min_value=1, max_value=MOST_COPIES, initial=1
     )
@@ -82,13 +75,7 @@ class NewJobsForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("label_suffix", "")
         super().__init__(*args, **kwargs)
-        tenants, targets = self.fields["tenant"], self.fields["target"]
-        assert isinstance(tenants, forms.ModelChoiceField)
-        assert isinstance(targets, forms.ModelChoiceField)
-        tenants.queryset = Tenant.objects.order_by("name")
-        targets.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by(
-            "provider", "model"
-        )
+        route_choice.offer(self)
 
     def clean_prompts(self) -> list[str]:
         lines = [
@@ -144,9 +131,7 @@ class NewJobsForm(forms.Form):
 
 def new_jobs(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
     """The page and its POST. The caller has checked the permission."""
-    # The configured route and the one tenant there always is exist from the first look at this form on.
-    configured = routes.ensure_configured()
-    tenant = default_tenant()
+    tenant = default_tenant()  # exists from the first look at this form on
     if request.method == "POST":
         form = NewJobsForm(request.POST, request.FILES)
         if form.is_valid():
@@ -156,18 +141,12 @@ def new_jobs(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
     else:
         form = NewJobsForm(
             initial={
-                "tenant": tenant.pk,
+                "tenant": request.GET.get("tenant") or tenant.pk,
                 "token": uuid.uuid4(),
                 "prompts": request.GET.get("prompt", ""),
             }
         )
-    price = configured[0]
-    context |= {
-        "title": _("New jobs"),
-        "form": form,
-        "price": display.about(price.price, price.currency),
-        "route": [target.name for target in configured],
-    }
+    context |= {"title": _("New jobs"), "form": form, "line": route_choice.chosen(form)}
     return TemplateResponse(request, "desk/new_jobs.html", context)
 
 
@@ -176,7 +155,7 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
     data = form.cleaned_data
     try:
         target: Target | None = data["target"]
-        route = routes.resolve([target.name] if target else [])
+        route = routes.resolve([target.name] if target else [], tenant=data["tenant"])
         photos: list[Taken] = [intake.take_photo(photo.file) for photo in data["photos"]]
         prompts = [prompt for prompt in data["prompts"] for _copy in range(data["count"])]
         jobs = [

@@ -1,11 +1,12 @@
-"""What a batch will probably cost and how long it will take: prices, and how long its targets took of late."""
+"""What a batch will probably cost, how long it will take, and how much of it fits in the tenant's budget: by prices, and how
+long its targets took of late."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
@@ -14,9 +15,12 @@ from django.db import connection
 
 from jobs import spending
 from jobs.batches.plan import Planned
-from jobs.models import Tenant
+from jobs.budgets import Budget, Held, Limit, Period, Why
+from jobs.models import Job, Tenant
+from jobs.states import JobState
 from providers.models import Target
 
+WAITING_CAP = 10_000
 # The newest stored sends of a target; index task_newest_of_target.
 _SAMPLES = 200
 _MEDIAN = """
@@ -40,24 +44,61 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Never:
+    """Jobs of a target that the tenant's limits would hold whatever is left of them; `held` says why."""
+
+    target: Target
+    jobs: int
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Jobs that would wait until the limit starts anew, and what they would cost."""
+
+    limit: Limit
+    jobs: int
+    cost: Decimal
+
+    @property
+    def again(self) -> bool:
+        """Whether even a whole day (or month) is not enough for them."""
+        return self.cost > self.limit.most
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How jobs would fit in what is left of a budget: `now` of them do at once."""
+
+    now: int
+    until: Sequence[Until] = ()
+    never: Sequence[Never] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
-    """`seconds` None: some target has made nothing yet. `budget_left` None: the tenant has no limit."""
+    """`seconds` None: some target has made nothing yet. `waiting`: jobs of the tenant that are before this, and are not in
+    `fit`; at most WAITING_CAP + 1, and not counted (0) without a limit."""
 
     shares: list[Share]
     cost: Mapping[str, Decimal]
     seconds: float | None
     places: int
-    budget_left: Decimal | None
-    budget_currency: str
+    budget: Budget
+    fit: Fit
+    waiting: int
 
     @property
     def over_budget(self) -> bool:
-        """Whether it would probably not all fit in what is left of the tenant's limits now."""
-        asked = self.cost.get(self.budget_currency, Decimal(0))
-        return self.budget_left is not None and asked > self.budget_left
+        """Whether it would probably not all be sent within what is left of the tenant's limits now."""
+        return bool(self.fit.until or self.fit.never)
+
+    def over(self, limit: Limit) -> bool:
+        """Whether some of it would wait for that limit."""
+        return any(part.limit is limit for part in self.fit.until)
 
 
-def estimate(rows: list[Planned], *, tenant: Tenant, now: datetime) -> Estimate:
+def estimate(rows: Sequence[Planned], *, tenant: Tenant, now: datetime) -> Estimate:
     """For an idle desk: other work before it makes it longer, which nobody can tell beforehand."""
     counts = Counter(row.route[0] for row in rows)
     targets = Target.objects.in_bulk(list(counts))
@@ -65,15 +106,82 @@ def estimate(rows: list[Planned], *, tenant: Tenant, now: datetime) -> Estimate:
         Share(target, counts[pk], target.price * counts[pk], median_s(pk))
         for pk, target in sorted(targets.items())
     ]
-    cost: dict[str, Decimal] = defaultdict(Decimal)
-    for share in shares:
-        cost[share.target.currency] += share.cost
     places = [settings.WORKER_CONCURRENCY]
     if tenant.max_in_flight is not None:
         places.append(tenant.max_in_flight)
     room = max(min(places), 1)
-    budget = spending.budgets([tenant], factor=settings.PRICE_CEILING_FACTOR, now=now)[tenant.pk]
-    return Estimate(shares, dict(cost), _seconds(shares, room), room, budget.left, budget.currency)
+    factor = settings.PRICE_CEILING_FACTOR
+    budget = spending.budgets([tenant], factor=factor, now=now)[tenant.pk]
+    waiting = 0
+    if budget.limits:
+        pending = Job.objects.filter(tenant=tenant, state=JobState.PENDING)
+        waiting = pending.order_by()[: WAITING_CAP + 1].count()
+    # As the claim takes them: the higher priority first, then the older row.
+    order = [row.route[0] for row in sorted(rows, key=lambda row: -row.priority)]
+    fits = fit([targets[pk] for pk in order if pk in targets], budget=budget, factor=factor)
+    return Estimate(shares, cost(rows, targets), _seconds(shares, room), room, budget, fits, waiting)  # fmt: skip
+
+
+def cost(
+    rows: Sequence[Planned], targets: Mapping[int, Target] | None = None
+) -> dict[str, Decimal]:
+    """By currency, by the price of the first target of each route."""
+    if targets is None:
+        targets = Target.objects.in_bulk({row.route[0] for row in rows})
+    sums: dict[str, Decimal] = defaultdict(Decimal)
+    for pk, count in Counter(row.route[0] for row in rows).items():
+        if (target := targets.get(pk)) is not None:
+            sums[target.currency] += target.price * count
+    return dict(sums)
+
+
+def fit(order: Sequence[Target], *, budget: Budget, factor: float) -> Fit:
+    """Jobs in the order of their sending, each given by its target. Pure.
+
+    By the very rule of the claim, with each job costing its price once it is sent: the next one goes when there is room for
+    its ceiling.
+    """
+    never = []
+    counts = Counter(order)
+    for target, jobs in counts.items():
+        held = _held(target, budget, factor, Decimal(0))
+        if held is not None and held.why is not Why.LIMIT:
+            never.append(Never(target, jobs, held))
+    left_out = {one.target for one in never}
+    asked = [target for target in order if target not in left_out]
+    # A limit that lasts longer holds its jobs longer, so what it would hold alone is its part of those that wait.
+    until: list[Until] = []
+    # On a month's last day both start anew at once.
+    longest_first = sorted(budget.limits, key=lambda one: (one.until, one.period is Period.MONTH), reverse=True)  # fmt: skip
+    seen: list[Limit] = []
+    waits = 0
+    for limit in longest_first:
+        seen.append(limit)
+        rest = _rest(asked, replace(budget, limits=tuple(seen)), factor)
+        if len(rest) > waits:
+            part = rest[: len(rest) - waits]
+            until.append(Until(limit, len(part), sum((target.price for target in part), Decimal(0))))  # fmt: skip
+            waits = len(rest)
+    return Fit(len(asked) - waits, tuple(reversed(until)), tuple(never))
+
+
+def _rest(order: Sequence[Target], budget: Budget, factor: float) -> list[Target]:
+    """Those that do not fit in what is left."""
+    taken = Decimal(0)
+    full: set[Target] = set()
+    rest = []
+    for target in order:
+        # What does not fit once fits no more: nothing is given back here.
+        if target in full or _held(target, budget, factor, taken) is not None:
+            full.add(target)
+            rest.append(target)
+        else:
+            taken += target.price
+    return rest
+
+
+def _held(target: Target, budget: Budget, factor: float, taken: Decimal) -> Held | None:
+    return budget.holds(price=target.price, currency=target.currency, factor=factor, taken=taken)
 
 
 def _seconds(shares: list[Share], room: int) -> float | None:

@@ -18,6 +18,7 @@ from jobs.batches import template as templates
 from jobs.batches.table import Table, formula_error
 from jobs.batches.template import Template
 from jobs.intake import InputError, Taken
+from jobs.models import Tenant
 from jobs.prompt_files import PARAM_PREFIX, Record, Row
 from providers.contract import Kind
 from providers.models import Target
@@ -104,18 +105,21 @@ def plan(
     template: str = "",
     columns: Columns | None = None,
     target: str = "",
+    tenant: Tenant | None = None,
     kind: Kind | None = None,
     photo: TakePhoto | None = None,
 ) -> Plan:
-    """`target` is the route of rows that name none, by names with commas, "" for the configured one; `kind` what they make,
-    None for what the target makes. `photo` gives the photo of a name, None where none were sent along.
+    """`target` is the route of rows that name none, by names with commas, "" for the default route of the `tenant` (without
+    one: the configured route); `kind` what they make, None for what the target makes. `photo` gives the photo of a name,
+    None where none were sent along.
 
-    InputError for what spoils the whole: a template or a column that is not there. Everything else is in `refused`.
+    InputError for what spoils the whole: a template or a column that is not there, a route that all rows would take and
+    that can't be used. Everything else is in `refused`.
     """
     made = Plan(read=table.read, refused=list(table.problems))
     if not table.columns:
         return made
-    reader = _Reader(table, template=template, columns=columns or Columns(), target=target, kind=kind, photo=photo)  # fmt: skip
+    reader = _Reader(table, template=template, columns=columns or Columns(), target=target, tenant=tenant, kind=kind, photo=photo)  # fmt: skip
     seen: set[str] = set()
     chars = 0
     for record in table.records:
@@ -161,12 +165,13 @@ class _Reader:
         template: str,
         columns: Columns,
         target: str,
+        tenant: Tenant | None,
         kind: Kind | None,
         photo: TakePhoto | None,
     ) -> None:
         self.names = table.columns
         self.columns = columns.checked(table.columns)
-        self.target, self.kind, self.photo = target, kind, photo
+        self.target, self.tenant, self.kind, self.photo = target, tenant, kind, photo
         self.template: Template | None = None
         if template.strip():
             self.template = templates.parse(template, columns=table.columns)
@@ -180,6 +185,8 @@ class _Reader:
             if name.startswith(PARAM_PREFIX):
                 prompt_files.check_header(["prompt", name])
         self._routes: dict[str, list[Target] | InputError] = {}
+        if "target" not in table.columns:
+            self._route("")  # said once, not by each of ten thousand rows
 
     def notes(self) -> list[str]:
         """What a person should know although nothing is wrong with it."""
@@ -277,7 +284,7 @@ class _Reader:
         if asked not in self._routes:
             try:
                 self._routes[asked] = routes.resolve(
-                    [part.strip() for part in asked.split(",") if part.strip()]
+                    [part.strip() for part in asked.split(",") if part.strip()], tenant=self.tenant
                 )
             except InputError as error:
                 self._routes[asked] = error

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jobs import display, intake, phases, results, routes
 from jobs.batches import archive, table
-from jobs.batches.plan import TakePhoto, plan
+from jobs.batches.plan import Planned, TakePhoto, plan
 from jobs.clock import clock
 from jobs.intake import InputError
 from jobs.lifecycle import create, drafts
-from jobs.lifecycle.create import NewJob
+from jobs.management import preview
 from jobs.models import Batch, Job, ProviderTask, Tenant
 from jobs.states import ENDED, JobState
 from providers.contract import Kind
@@ -52,10 +52,12 @@ class Command(BaseCommand):
         )
         parser.add_argument("--tenant", default="", help="on whose behalf (short name)")
         parser.add_argument(
-            "--target", default="", help="model or provider:model; commas make a route"
+            "--target",
+            default="",
+            help="model or provider:model; commas make a route; none: the tenant's default route, or the configured one",
         )
         parser.add_argument("--priority", default="0")
-        parser.add_argument("--kind", default="image", choices=["image", "text"])
+        parser.add_argument("--kind", choices=["image", "text"], help="none: what the target makes")
         parser.add_argument("--count", type=int, default=1, help="how many of the same")
         parser.add_argument(
             "--from",
@@ -75,6 +77,11 @@ class Command(BaseCommand):
             help="where the column photo is looked up; else beside the file",
         )
         parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="say what would be created, what it would cost and whether the budget allows it; create nothing",
+        )
+        parser.add_argument(
             "--wait", action="store_true", help="show progress and end when all jobs have ended"
         )
         parser.add_argument(
@@ -89,13 +96,19 @@ class Command(BaseCommand):
         errors: list[InputError] = []
         try:
             tenant = _tenant(options["tenant"])
-            jobs = (
-                self._from_file(options, errors) if options["file"] else self._from_prompt(options)
+            rows = (
+                self._from_file(options, tenant, errors)
+                if options["file"]
+                else self._from_prompt(options, tenant)
             )
         except InputError as error:
             self._refuse([error], options)
-        if not jobs:
+        if not rows:
             self._refuse(errors or [InputError("", _("There is nothing to make."))], options)
+        if options["dry_run"]:
+            self._preview(rows, tenant, errors, options)
+            return
+        jobs = drafts.new_jobs(rows)
         label = Path(options["file"]).name if options["file"] else ""
         batch = create.create_jobs(
             jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label
@@ -109,11 +122,11 @@ class Command(BaseCommand):
             self.stdout.write(words % {"n": len(jobs), "b": batch.pk})
         if options["wait"]:
             _wait(batch, len(jobs), quiet=options["as_json"])
-        rows = [
+        made = [
             _plain(job) for job in batch.jobs.select_related("delivered", "target").order_by("pk")
         ]
-        self._tell(batch, rows, errors, options)
-        if options["wait"] and any(row["state"] != JobState.SUCCEEDED for row in rows):
+        self._tell(batch, made, errors, options)
+        if options["wait"] and any(row["state"] != JobState.SUCCEEDED for row in made):
             sys.exit(EXIT_NOT_ALL)
         if errors:
             sys.exit(EXIT_BAD_INPUT)
@@ -134,6 +147,25 @@ class Command(BaseCommand):
                 why = row["file"] or display.reason(row["reason"])
                 self.stdout.write(f"#{row['id']}  {word!s:<15} {why}".rstrip())
 
+    def _preview(
+        self,
+        rows: list[Planned],
+        tenant: Tenant,
+        errors: list[InputError],
+        options: dict[str, Any],
+    ) -> None:
+        seen = preview.preview(rows, tenant=tenant, now=clock.now())
+        if options["as_json"]:
+            told = preview.plain(seen) | {"refused": _problems(errors)}
+            self.stdout.write(json.dumps(told, ensure_ascii=False))
+        else:
+            for refused in errors:
+                self.stderr.write(str(refused))
+            for line in preview.lines(seen):
+                self.stdout.write(line)
+        if errors:
+            sys.exit(EXIT_BAD_INPUT)
+
     def _refuse(self, errors: list[InputError], options: dict[str, Any]) -> None:
         if options["as_json"]:
             told = {"batch": None, "jobs": [], "refused": _problems(errors)}
@@ -141,26 +173,30 @@ class Command(BaseCommand):
             sys.exit(EXIT_BAD_INPUT)
         raise CommandError("\n".join(str(error) for error in errors), returncode=EXIT_BAD_INPUT)
 
-    def _from_prompt(self, options: dict[str, Any]) -> list[NewJob]:
+    def _from_prompt(self, options: dict[str, Any], tenant: Tenant) -> list[Planned]:
         if not 1 <= options["count"] <= 10_000:
             raise InputError("count", _("Give a count from 1 to 10,000."))
         names = [name for name in options["target"].split(",") if name.strip()]
         prompt = intake.check_prompt(options["prompt"])
-        job = NewJob(
+        route = routes.resolve([intake.check_target(name) for name in names], tenant=tenant)
+        row = Planned(
+            line=1,
             prompt=prompt,
-            route=routes.resolve([intake.check_target(name) for name in names]),
-            kind=Kind(options["kind"]),
+            route=tuple(target.pk for target in route),
+            kind=Kind(options["kind"] or route[0].kind),
             reference=intake.check_reference(options["reference"]),
             priority=intake.check_priority(options["priority"]),
-            photos=[intake.take_photo(Path(name)) for name in options["image"]],
+            photos=tuple(intake.take_photo(Path(name)) for name in options["image"]),
         )
         count = options["count"]
         return [
-            replace(job, reference=intake.numbered_reference(job.reference, at, count))
+            replace(row, line=at, reference=intake.numbered_reference(row.reference, at, count))
             for at in range(1, count + 1)
         ]
 
-    def _from_file(self, options: dict[str, Any], errors: list[InputError]) -> list[NewJob]:
+    def _from_file(
+        self, options: dict[str, Any], tenant: Tenant, errors: list[InputError]
+    ) -> list[Planned]:
         path = Path(options["file"])
         with contextlib.ExitStack() as stack:
             read = table.read_file(stack.enter_context(_opened(path, "from")))
@@ -168,14 +204,15 @@ class Command(BaseCommand):
                 read,
                 template=options["template"],
                 target=options["target"],
-                kind=Kind(options["kind"]),
+                tenant=tenant,
+                kind=Kind(options["kind"]) if options["kind"] else None,
                 photo=_photos(path.parent, options["photos"], stack),
             )
         errors += made.refused
         if not options["as_json"]:
             for note in made.notes:
                 self.stderr.write(note)
-        return drafts.new_jobs(made.rows)
+        return made.rows
 
 
 def _opened(path: Path, field: str) -> IO[bytes]:
