@@ -44,7 +44,7 @@ class DeskAdminSite(admin.AdminSite):
     site_url = None
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from jobs.admin import files, holds
+        from jobs.admin import files, holds, streams
 
         own: list[URLPattern | URLResolver] = [
             path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
@@ -54,6 +54,7 @@ class DeskAdminSite(admin.AdminSite):
                 name="desk_thumbnail",
             ),
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
+            path("stream/", self.admin_view(streams.dashboard), name="desk_stream"),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
         ]
@@ -80,13 +81,15 @@ class DeskAdminSite(admin.AdminSite):
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> TemplateResponse:
-        from jobs.admin import index
+        from jobs.admin import index, streams
 
         context = {
             **self.each_context(request),
             "title": self.index_title,
             "subtitle": None,
             **index.context(request, now=clock.now()),
+            "stream": streams.address(request, "admin:desk_stream"),
+            "layout": "desk/live.html" if request.headers.get("X-Live") else "admin/base_site.html",
             **(extra_context or {}),
         }
         request.current_app = self.name

@@ -4,6 +4,8 @@ import os
 
 from django.core.asgi import get_asgi_application
 
+from jobs.live import in_one_thread
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "studio.settings")
 
-application = get_asgi_application()
+application = in_one_thread(get_asgi_application())

@@ -32,7 +32,7 @@ from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
 from jobs import display, progress
-from jobs.admin import batch_import, batch_page, batch_verbs, jobs_rows
+from jobs.admin import batch_import, batch_page, batch_verbs, jobs_rows, streams
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.batches import export
@@ -119,6 +119,7 @@ class BatchAdmin(VerbsMixin, MachineAdmin):
         own = [
             path("draft/<uuid:token>/", view(self.draft_view), name="jobs_batch_draft"),
             path("<int:pk>/progress/", view(self.progress_view), name="jobs_batch_progress"),
+            path("<int:pk>/stream/", view(self.stream_view), name="jobs_batch_stream"),
             path("<int:pk>/export/", view(self.export_view), name="jobs_batch_export"),
         ]
         return [*own, *super().get_urls()]
@@ -158,6 +159,7 @@ class BatchAdmin(VerbsMixin, MachineAdmin):
             **batch_page.context(
                 batch, batch_verbs.of(batch), user=request.user, why=request.GET.get("why", ""), now=now
             ),
+            "stream": streams.address(request, "admin:jobs_batch_stream", pk),
             "layout": "desk/live.html" if request.headers.get("X-Live") else "admin/base_site.html",
         }  # fmt: skip
         return TemplateResponse(request, "desk/batch.html", context)
@@ -180,6 +182,14 @@ class BatchAdmin(VerbsMixin, MachineAdmin):
         answer = JsonResponse(batch_page.live(seen))
         answer.headers["Cache-Control"] = "no-store"
         return answer
+
+    def stream_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """The same as it changes, as server-sent events."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if not Batch.objects.filter(pk=pk).exists():
+            raise Http404
+        return streams.answer(request, streams.of_batch(pk))
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """`?only=given-up` (what the machine gave up on) or everything, as CSV, however many rows."""

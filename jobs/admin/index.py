@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import connection
 from django.db.models import Count, Min, Sum
 from django.http import HttpRequest
 from django.urls import reverse
@@ -18,13 +19,15 @@ from jobs.states import JobState
 
 LANE_DEAD_AFTER = timedelta(seconds=30)
 LANE_GRACE = timedelta(seconds=120)  # beyond the minute's ring, which starts missing lanes
+REFRESH_S = 15  # where the page hears of no changes
 _NEWEST = 12
 _TOP_CASES = 5
 
 
 def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
     user = request.user
-    shown: dict[str, Any] = {"now": now}
+    # The version comes first: what changes while the rest is read makes another one.
+    shown: dict[str, Any] = {"now": now, "version": digest(), "refresh_s": REFRESH_S}
     if user.has_perm("jobs.view_case"):
         shown |= _desk(now)
     if user.has_perm("jobs.view_job"):
@@ -34,6 +37,31 @@ def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
     if user.has_perm("jobs.view_lane"):
         shown["lanes"] = _lanes(now)
     return shown
+
+
+# Whatever this page shows changes one of these; the minute is there for the ages. Numbers of events are given before their
+# transactions commit, so the newest number alone would miss one that commits late. Each part is small or read from the
+# end of a primary key.
+_DIGEST = """
+SELECT md5(concat_ws(' ',
+  (SELECT string_agg(id::text, ',') FROM (SELECT id FROM jobs_jobevent ORDER BY id DESC LIMIT 200) newest),
+  (SELECT string_agg(id::text, ',') FROM (SELECT id FROM providers_providerevent ORDER BY id DESC LIMIT 50) newest),
+  (SELECT string_agg(id::text, ',') FROM (SELECT id FROM jobs_result ORDER BY id DESC LIMIT 50) newest),
+  (SELECT concat_ws(' ', count(*), sum(id), sum(money_at_risk), count(owner_id)) FROM jobs_case WHERE resolved_at IS NULL),
+  (SELECT string_agg(id::text, ',' ORDER BY id) FROM jobs_hold WHERE lifted_at IS NULL),
+  (SELECT string_agg(concat_ws('-', slot, run_id), ',' ORDER BY slot) FROM jobs_lane
+   WHERE run_id IS NOT NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %(dead_after_s)s)),
+  date_trunc('minute', clock_timestamp())))
+"""
+
+
+def digest() -> str:
+    """Another one means that the page has something new to show."""
+    with connection.cursor() as cursor:
+        cursor.execute(_DIGEST, {"dead_after_s": LANE_DEAD_AFTER.total_seconds()})
+        row = cursor.fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def _desk(now: datetime) -> dict[str, Any]:

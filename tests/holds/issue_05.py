@@ -104,5 +104,9 @@ def test_line_4_what_spoils_a_whole_file_is_named_on_its_preview(
     assert said in str(told)
 
 
+def test_line_5_five_hundred_open_streams() -> None:
+    assert measured("bench.streams")["ok"]
+
+
 def test_line_6_in_a_real_browser() -> None:
     assert pytest.main(["-q", "tests/browser/test_batch.py"]) == 0
