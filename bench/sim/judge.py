@@ -111,11 +111,12 @@ class Judge:
 
     def _sent(self, request: Request) -> None:
         """A POST's last bytes leave. The fence is on the boot clock; `send_not_after` repeats it on a wall that may be set."""
-        fence = (
-            ProviderTask.objects.filter(pk=_correlation(request))
-            .values_list("send_not_after", flat=True)
-            .first()
-        )
+        with self.desk.turns.aside():
+            fence = (
+                ProviderTask.objects.filter(pk=_correlation(request))
+                .values_list("send_not_after", flat=True)
+                .first()
+            )
         late_s = -math.inf if fence is None else (self.desk.clock.moment() - fence).total_seconds()
         if late_s > CLOCKS_S:
             self._blame(f"task {_correlation(request)} leaves {late_s:.0f} s after its fence")

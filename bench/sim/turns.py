@@ -8,12 +8,13 @@ moves only here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import math
 import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.sim.chance import Chance
@@ -161,6 +162,15 @@ class Turns:
         actor = self.current
         if actor is not None:
             actor.wait(self.now)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What the harness itself asks in an actor's turn: no gate, nobody moves meanwhile, and no time passes."""
+        current, self.current = self.current, None
+        try:
+            yield
+        finally:
+            self.current = current
 
     def bury(self) -> None:
         """End all threads; nothing of them acts any more."""
