@@ -559,3 +559,19 @@ def test_a_row_that_is_looked_up_in_vain_is_looked_up_more_and_more_seldom(now: 
         for age in ages_s
     ]
     assert intervals == [30, 36, 144, 864, 3600]
+
+
+def test_a_failure_that_was_free_is_looked_at_once_more_and_its_late_charge_found(
+    make: Make,
+) -> None:
+    """The provider takes the failure back: an hour later it has made, and charged, what was called free."""
+    desk = make(faults={"failed_then_completed=1800": 1.0})
+    job = desk.job()
+    run_for(desk, job, 600)
+    task = ProviderTask.objects.filter(job=job).earliest("created_at")
+    assert (task.state, task.charge) == (TaskState.FAILED, "none")
+    desk.clock.advance(HOUR_S)
+    run_for(desk, job, 600)
+    task.refresh_from_db()
+    assert task.charge == "charged"
+    assert desk.charged(job).homeless == []

@@ -202,6 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.stages.reconcile",
           "            next_receipt_at=at + timedelta(seconds=RECHECK_AFTER_S) if recheck else None,",
           "            next_receipt_at=None,"),),
+        catcher="tests/test_conditions_money.py",
     ),
     # --- evidence -----------------------------------------------------------------------------------------------------
     Mutant(
@@ -293,6 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "restore_unnoticed", "a database that has forgotten sends goes on sending",
         (("jobs.epoch", "    if known >= set(marked):\n", "    if known is not None:\n"),),
+        catcher="tests/test_record.py",
     ),
     # --- batches ------------------------------------------------------------------------------------------------------
     Mutant(
