@@ -111,6 +111,8 @@ def _do(desk: Desk, verb: str) -> None:
 
 def _do_to_a_batch(desk: Desk, verb: str) -> None:
     now = desk.clock.moment()
+    if desk.quiet and verb == "pause":
+        return  # whoever is late by a moment: nobody would resume it
     if verb == "complete":
         if ended := batches.complete(now=now):
             desk.turns.tell(f"batches {ended} are complete")
