@@ -33,7 +33,7 @@ from providers import health
 from providers.adapters.polza import Polza
 
 STEPS = 300
-QUIET_STEPS = 15_000
+QUIET_STEPS = 40_000  # six hours, until a task whose key is gone becomes a case
 WATCHING_STEPS = 4_000  # after so many, what is only watched any more (a task that never ends) may go on by itself
 CANARY_EVERY_S, CANARIES_FOR_S = 200.0, 2400.0
 SELDOM_S = 240.0  # in the quiet, whatever is asked again and again for hours
@@ -195,6 +195,7 @@ class _Day:
         now = self.desk.turns.now
         self._next_look_at = now + 20
         self.judge.stuck_now()
+        staffing.top_up(self.desk)
         long = self.desk.turns.steps - self._quiet_step >= WATCHING_STEPS
         self._settled = self.judge.settled(watching=not long)
         if now < self._quiet_since + CANARIES_FOR_S and self.judge.outages():

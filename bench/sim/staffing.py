@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from django.db import Error
 from django.db.models import Count
 
 from bench.sim.desk import Desk
-from jobs.lifecycle import batches, staff
+from jobs.lifecycle import batches, providers, staff
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, Case, Job, ProviderTask
+from providers.models import ProviderState
 
 VERBS = (
     "retry", "resend", "retry_on_target", "mark_manual", "resolve", "cancel", "poll_now", "attach", "close_case",
@@ -44,6 +46,15 @@ def act(desk: Desk) -> None:
     """A person does something now."""
     verb = desk.chance.pick("staff/verb", VERBS)
     desk.turns.start("a person", lambda: _try(desk, verb, _do))
+
+
+def top_up(desk: Desk) -> None:
+    """The owner puts money on the account: a block for the lack of it would outlast the quiet by hours."""
+    common: dict[str, Any] = {"actor": desk.plan["person"], "now": desk.clock.moment()}
+    for state in ProviderState.objects.filter(block="quota_exhausted"):
+        providers.topped_up(
+            account_id=state.account_id, balance=Decimal(1000), currency="RUB", **common
+        )
 
 
 def _try(desk: Desk, verb: str, do: Callable[[Desk, str], None]) -> None:
