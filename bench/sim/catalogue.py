@@ -46,6 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "reset_taken_for_a_refusal", "a broken connection counts as the provider's own refusal, free of charge",
         (("providers.adapters.polza", "            return classify(answer, rules=_rules(answer))\n        document",
           "            return Refusal(FailureClass.DOWN, Charge.NONE, answer.reason)\n        document"),),
+        catcher="tests/test_polza.py",
     ),
     Mutant(
         "gateway_page_taken_for_a_refusal", "a proxy's error page counts as the provider's own refusal, free of charge",
@@ -53,6 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
           "            return _bare_refusal(answer)\n"
           "        if answer.status >= 500:\n"
           "            return Refusal(FailureClass.DOWN, Charge.NONE, 'down')\n"),),
+        catcher="tests/test_polza.py",
     ),
     # --- claiming -----------------------------------------------------------------------------------------------------
     Mutant(
