@@ -66,6 +66,10 @@ class DeskMachine(LaneMachine):
             )
         ]
 
+    def _has_result(self, job_id: int) -> bool:
+        """A file of the job is here already: it is delivered, not paid for once more."""
+        return any(task["state"] == TaskState.STORED for task in self.watch.rows.of(job_id))
+
     @precondition(lambda self: self.states() & {"failed", "manual", "cancelled"})
     @rule(number=FEW)
     def retry(self, number: int) -> None:
@@ -73,7 +77,11 @@ class DeskMachine(LaneMachine):
         stopped = [pk for pk in self.jobs if jobs[pk]["state"] in {"failed", "manual", "cancelled"}]
         job_id = self.one_of(number, stopped, self.jobs)
         state = jobs[job_id]["state"]
-        may = state in {"failed", "manual", "cancelled"} and not self._in_the_way(job_id)
+        may = (
+            state in {"failed", "manual", "cancelled"}
+            and not self._in_the_way(job_id)
+            and not self._has_result(job_id)
+        )
         self._asked(
             "retry", lambda: staff.retry(job_id=job_id, actor=self.person, now=self.now), may=may
         )
@@ -87,6 +95,7 @@ class DeskMachine(LaneMachine):
         may = None if self.watch.rows.jobs[job_id]["state"] == "pending" else (
             self.watch.rows.jobs[job_id]["state"] != "succeeded"
             and not self._in_the_way(job_id)
+            and not self._has_result(job_id)
             and chosen.pk not in self.shut()
         )  # fmt: skip
         act = lambda: staff.retry_on_target(  # noqa: E731

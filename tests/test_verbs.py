@@ -139,6 +139,22 @@ def test_a_send_that_a_person_has_released_does_not_refuse_a_retry(
     assert fresh(job).state == "pending"
 
 
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED, JobState.MANUAL])
+@pytest.mark.parametrize("released_by", ["stored", "person"])
+def test_what_came_after_a_decision_is_not_paid_for_once_more(
+    now: datetime, person: User, state: JobState, released_by: str
+) -> None:
+    """Found by the simulation: cancelled, then the picture came and was kept, then somebody pressed Retry."""
+    job = factories.job(now, state, decided_at=now)
+    kept = {"completed_at": now, "stored_at": now, "blocks_send": False}
+    factories.accepted(job, now, **kept, released_by=released_by)
+    said = refuses(job, staff.retry, job_id=job.pk, actor=person, now=now)
+    other = factories.target("other")
+    refuses(job, staff.retry_on_target, job_id=job.pk, target_id=other.pk, actor=person, now=now)
+    if released_by == "stored":
+        assert "is here already" in said
+
+
 def test_a_job_that_is_not_there_is_refused(now: datetime, person: User) -> None:
     with pytest.raises(Refused, match="no job"):
         staff.retry(job_id=1, actor=person, now=now)

@@ -268,6 +268,12 @@ MUTANTS: tuple[Mutant, ...] = (
           "        return\n"
           "    if not task.pk:\n        raise Refused(\n"),),
     ),
+    Mutant(
+        "retry_ignores_a_kept_result", "what came after a decision, and was paid for, is made and paid for once more",
+        (("jobs.lifecycle.staff", "        if job.state != JobState.SUCCEEDED and job.tasks.filter(stored_at__isnull=False).exists():\n",
+          "        if job.state == JobState.SUCCEEDED:\n"),),
+        catcher="tests/test_verbs.py",
+    ),
     # --- recovery -----------------------------------------------------------------------------------------------------
     Mutant(
         "armed_sends_withdrawn", "what a dead lane had armed is called unsent",

@@ -171,6 +171,7 @@ def free(ids: Sequence[int]) -> list[int]:
     in_the_way = ProviderTask.objects.filter(job=OuterRef("pk")).filter(
         Q(blocks_send=True)
         | Q(released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=costly)
+        | Q(stored_at__isnull=False)  # kept after a person's decision
     )
     # "Gave up" released the send; that was no word on sending again.
     given_up = ProviderTask.objects.filter(

@@ -107,6 +107,14 @@ def _close_cases(job: Job, *, now: datetime, actor: Actor, resolution: str) -> N
 def _check_free(job: Job) -> None:
     task = _blocking(job)
     if task is None:
+        # A result that came after a person's decision is kept beside the job: it is there, and paid for.
+        if job.state != JobState.SUCCEEDED and job.tasks.filter(stored_at__isnull=False).exists():
+            raise Refused(
+                _(
+                    "A result of job %(job)s is here already: resolve the job with it, or ask for another in a new job."
+                )
+                % {"job": job.pk}
+            )
         return
     if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:
         raise Refused(
