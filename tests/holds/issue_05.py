@@ -12,6 +12,7 @@ from jobs.models import Batch, Job
 from jobs.roles import Role
 from tests import factories, import_files
 from tests.holds.issue_04 import measured
+from tests.holds.suite import passes
 from tests.import_files import upload
 
 ADD = "/admin/jobs/batch/add/"
@@ -109,4 +110,4 @@ def test_line_5_five_hundred_open_streams() -> None:
 
 
 def test_line_6_in_a_real_browser() -> None:
-    assert pytest.main(["-q", "tests/browser/test_batch.py"]) == 0
+    assert passes("tests/browser/test_batch.py")
