@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
-from tests.holds.suite import passes
-
-PROJECT = Path(__file__).resolve().parent.parent.parent
-
-
-def measured(*command: str) -> dict[str, Any]:
-    """The report of a benchmark, printed; its progress goes to the terminal."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--json"], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False
-    )  # fmt: skip
-    report: dict[str, Any] = json.loads(done.stdout)
-    print(json.dumps(report["figures"], indent=1))
-    assert report["ok"] == (done.returncode == 0)
-    return report
+from tests.holds.suite import PROJECT, measured, passes
 
 
 def test_line_1_two_thousand_schedules() -> None:

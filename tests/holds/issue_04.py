@@ -20,24 +20,12 @@ from jobs.lifecycle import providers
 from jobs.pictures import PictureProcess
 from providers.models import in_words
 from providers.word import Phrase, Told, Word, word
+from tests.holds.suite import PROJECT, measured
 from tests.real import real_desk
 from tests.switchboard import FIRST, Switchboard
 from tests.test_real_limits import DAY_S, LANES, WAITERS, Asked, keep_limits, one_probe, wake_apart
 
 pytestmark = [pytest.mark.flow, pytest.mark.django_db(transaction=True)]
-
-PROJECT = Path(__file__).resolve().parent.parent.parent
-
-
-def measured(*command: str) -> dict[str, Any]:
-    """The report of a benchmark, printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--json"], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False
-    )  # fmt: skip
-    report: dict[str, Any] = json.loads(done.stdout)
-    print(json.dumps({"figures": report["figures"], "limits": report["limits"]}, indent=1))
-    assert report["ok"] == (done.returncode == 0)
-    return report
 
 
 def test_line_1_classification() -> None:

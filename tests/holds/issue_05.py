@@ -11,8 +11,7 @@ from django.test import Client
 from jobs.models import Batch, Job
 from jobs.roles import Role
 from tests import factories, import_files
-from tests.holds.issue_04 import measured
-from tests.holds.suite import passes
+from tests.holds.suite import measured, passes
 from tests.import_files import upload
 
 ADD = "/admin/jobs/batch/add/"

@@ -1,12 +1,25 @@
-"""A line that is shown by tests which also run elsewhere: they run in a process of their own."""
+"""How a line is shown by something that runs elsewhere too, in a process of its own: a benchmark, or tests."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+def measured(*command: str) -> dict[str, Any]:
+    """The report of a benchmark, its figures and limits printed; its progress goes to the terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--json"], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False
+    )  # fmt: skip
+    report: dict[str, Any] = json.loads(done.stdout)
+    print(json.dumps({"figures": report["figures"], "limits": report["limits"]}, indent=1))
+    assert report["ok"] == (done.returncode == 0)
+    return report
 
 
 def passes(*paths: str) -> bool:
