@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -30,7 +29,7 @@ from jobs.admin import route_choice
 from jobs.admin.changelist import ModelAdmin
 from jobs.admin.route_choice import TargetField, TenantField
 from jobs.batches import again, archive, budget_words, table
-from jobs.batches.estimate import cost, estimate
+from jobs.batches.estimate import by_route, cost, estimate
 from jobs.batches.plan import Columns, Plan, Planned, plan
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
@@ -345,17 +344,15 @@ class _Way:
 
 
 def _routes(rows: Sequence[Planned], tenant: Tenant) -> list[_Way]:
-    counts = Counter(row.route for row in rows)
-    targets = Target.objects.in_bulk({pk for route in counts for pk in route})
     default = routes.defaults([tenant])[tenant.pk]
     of_tenant = () if isinstance(default, InputError) else tuple(one.pk for one in default)
     return [
         _Way(
-            " → ".join(targets[pk].name for pk in route if pk in targets),
-            n,
-            route_choice.whose_words(tenant) if route == of_tenant else "",
+            " → ".join(way.names),
+            way.rows,
+            route_choice.whose_words(tenant) if way.route == of_tenant else "",
         )
-        for route, n in counts.most_common()
+        for way in by_route(rows)
     ]
 
 

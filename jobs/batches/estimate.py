@@ -122,6 +122,25 @@ def estimate(rows: Sequence[Planned], *, tenant: Tenant, now: datetime) -> Estim
     return Estimate(shares, cost(rows, targets), _seconds(shares, room), room, budget, fits, waiting)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """So many rows take that route. `names`: of those of its targets that there are."""
+
+    route: tuple[int, ...]
+    names: list[str]
+    rows: int
+
+
+def by_route(rows: Sequence[Planned]) -> list[Way]:
+    """Where the rows go, the most first."""
+    counts = Counter(row.route for row in rows)
+    targets = Target.objects.in_bulk({pk for route in counts for pk in route})
+    return [
+        Way(route, [targets[pk].name for pk in route if pk in targets], n)
+        for route, n in counts.most_common()
+    ]
+
+
 def cost(
     rows: Sequence[Planned], targets: Mapping[int, Target] | None = None
 ) -> dict[str, Decimal]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,10 +11,9 @@ from django.utils.translation import gettext as _
 
 from jobs import display
 from jobs.batches import budget_words
-from jobs.batches.estimate import Estimate, estimate
+from jobs.batches.estimate import Estimate, by_route, estimate
 from jobs.batches.plan import Planned
 from jobs.models import Tenant
-from providers.models import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,7 @@ class Preview:
 
 
 def preview(rows: list[Planned], *, tenant: Tenant, now: datetime) -> Preview:
-    counts = Counter(row.route for row in rows)
-    targets = Target.objects.in_bulk({pk for route in counts for pk in route})
-    ways = [([targets[pk].name for pk in route], n) for route, n in counts.most_common()]
+    ways = [(way.names, way.rows) for way in by_route(rows)]
     return Preview(rows, tenant, estimate(rows, tenant=tenant, now=now), ways, now)
 
 
