@@ -112,6 +112,10 @@ RESOLUTIONS: Mapping[str, Words] = {
     "checked": gettext_lazy("looked into, nothing to do"),
     "refund_asked": gettext_lazy("refund asked for"),
     "settled": gettext_lazy("settled with the provider"),
+    "written_off": gettext_lazy("written off"),
+    "refunded": gettext_lazy("refunded by the provider"),
+    "absent": gettext_lazy("it never arrived, sent again"),
+    "delivered": gettext_lazy("a result was chosen and delivered"),
 }
 
 EVENTS: Mapping[str, Look] = {
@@ -144,8 +148,19 @@ EVENTS: Mapping[str, Look] = {
     "sent_again": Look(gettext_lazy("Sent again although a charge was possible"), "send", "amber"),
     "marked_manual": Look(gettext_lazy("Marked for manual handling"), "hand", "amber"),
     "resolved": Look(gettext_lazy("Resolved"), "check-check", "green"),
+    "candidate_accepted": Look(
+        gettext_lazy("A candidate of the provider's history was accepted"), "link", "green"
+    ),
+    "absent_confirmed": Look(
+        gettext_lazy("The provider confirmed that it never arrived; sent again"), "send", "amber"
+    ),
+    "written_off": Look(gettext_lazy("Charge written off"), "ban", "grey"),
+    "refunded": Look(gettext_lazy("Charge refunded"), "undo-2", "green"),
+    "edited": Look(gettext_lazy("Retried with another prompt or target"), "pencil", "blue"),
+    "delivered_instead": Look(gettext_lazy("A result was chosen and delivered"), "image", "green"),
     "poll_asked": Look(gettext_lazy("Asked to poll now"), "refresh-cw", "grey"),
     "id_attached": Look(gettext_lazy("Provider id attached"), "link", "blue"),
+    "adopted": Look(gettext_lazy("Adopted from the provider's history"), "link", "blue"),
     "pending": Look(gettext_lazy("Back in the queue"), "clock", "grey"),
     "active": Look(gettext_lazy("At work"), "play", "blue"),
     "succeeded": Look(gettext_lazy("Succeeded"), "circle-check", "green"),
@@ -189,6 +204,10 @@ REASONS: Mapping[str, Words] = {
     "standing": gettext_lazy("a standing decision"),
     "evidence": gettext_lazy("evidence"),
     "result_stored": gettext_lazy("its result is stored"),
+    "absent_confirmed": gettext_lazy("sent again, as it never arrived"),
+    "written_off": gettext_lazy("given up, its charge written off"),
+    "edited": gettext_lazy("retried with another prompt or target"),
+    "delivered": gettext_lazy("a person chose its result"),
 }
 
 
@@ -242,12 +261,12 @@ def event_detail(kind: str, data: Mapping[str, Any]) -> str:
     for name in ("case", "reason", "class", "by", "outcome", "resolution"):
         if value := data.get(name):
             parts += [reason(str(value))]
-    for name in ("text", "note", "why", "target", "provider_id", "possible_duplicate"):
+    for name in ("reference", "text", "note", "why", "target", "provider_id", "possible_duplicate", "money"):  # fmt: skip
         if name == "target" and kind == "created":
             continue  # the first of the route, which stands beside
         if value := data.get(name):
             parts.append(str(value))
-    if (cost := data.get("cost")) is not None:
+    if (cost := data.get("cost")) is not None and "money" not in data:
         parts.append(_plain_amount(str(cost)))
     if status := data.get("status"):
         parts.append(f"HTTP {status}" if isinstance(status, int) else str(status))

@@ -82,6 +82,7 @@ class JobView:
     decided_by_person: bool = False
     open_cases: frozenset[tuple[CaseKind, UUID | None]] = frozenset()
     closed_by_person: frozenset[tuple[CaseKind, UUID | None]] = frozenset()
+    edited_at: datetime | None = None  # sends before this were made with an earlier prompt
     results: dict[UUID, int] = field(default_factory=dict)
     accounts: dict[int, int | None] = field(default_factory=dict)  # target id -> account id
     standing_resend: frozenset[int] = frozenset()  # target ids with a live decision of the owner
@@ -148,8 +149,13 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
     ]
     decision.close = [key for key in job.open_cases if key[0] in _DERIVED and key not in wanted]
 
-    if any(task.state is TaskState.STORED and task.id in job.results for task in job.tasks):
-        _deliver(job, decision)
+    stored = [
+        task for task in job.tasks if task.state is TaskState.STORED and task.id in job.results
+    ]
+    _announce(job, decision, stored)
+    fitting = [task for task in stored if not _outdated(job, task)]
+    if fitting:
+        _deliver(job, decision, fitting[0])
     elif movable:
         _move(job, decision, step=step, blocked_by=blocking)
     elif job.state is JobState.PENDING and (kind := _for_a_person(job, decision)) is not None:
@@ -158,19 +164,30 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
     return decision
 
 
-def _deliver(job: JobView, decision: Decision) -> None:
+def _outdated(job: JobView, task: TaskView) -> bool:
+    return job.edited_at is not None and task.created_at < job.edited_at
+
+
+def _announce(job: JobView, decision: Decision, stored: Sequence[TaskView]) -> None:
+    """A result that comes after a person's decision, or was made with an earlier prompt, is told in a case, once."""
+    decided = job.decided_by_person or job.state is JobState.CANCELLED
+    late = [task for task in stored if task.undecided and (decided or _outdated(job, task))]
+    decision.late_results = [task.id for task in late]
+    for task in late:
+        key = (CaseKind.LATE_RESULT, task.id)
+        # What was released as stored before was seen by whoever decided.
+        news = task.released_by != Release.STORED
+        if news and key not in job.open_cases and key not in job.closed_by_person:
+            decision.open.append(_case(CaseKind.LATE_RESULT, task))
+
+
+def _deliver(job: JobView, decision: Decision, stored: TaskView) -> None:
     """A stored result ends the job, unless a person has decided it: then it is kept and announced."""
-    stored = [
-        task for task in job.tasks if task.state is TaskState.STORED and task.id in job.results
-    ]
     decision.withdraw = [task.id for task in job.tasks if task.state is TaskState.INTENT]
-    if job.decided_by_person or job.state is JobState.CANCELLED:
-        decision.late_results = [task.id for task in stored if task.undecided]
-        return
-    if job.state is JobState.SUCCEEDED:
+    if job.decided_by_person or job.state in {JobState.CANCELLED, JobState.SUCCEEDED}:
         return
     decision.state, decision.reason = JobState.SUCCEEDED, "result_stored"
-    decision.deliver = job.results[stored[0].id]
+    decision.deliver = job.results[stored.id]
     decision.close += [
         key for key in job.open_cases if key[0] in _ENDED_BY_RESULT and key not in decision.close
     ]
@@ -220,6 +237,10 @@ def _release(job: JobView, task: TaskView, *, rules: Rules) -> Release | None:
             return Release.ABSENT if task.absent else Release.UNSENT
         case TaskState.FAILED if task.charge in _FREE:
             return Release.FREE
+        case TaskState.ACCEPTED | TaskState.COMPLETED | TaskState.UNKNOWN if (
+            task.charge is Charge.REFUNDED
+        ):
+            return Release.FREE
         case TaskState.FAILED if task.target_id in job.standing_next and (
             task.charge is Charge.CHARGED or task.receipts_over
         ):
@@ -259,6 +280,9 @@ def _next_step(
     if task.state is TaskState.FAILED:
         word = "refused" if task.failure_class == FailureClass.REJECTED else "down"
         return _fallback_if(word, job, task, rules) or _give_up(CaseKind.REFUSED_BY_ALL, text)
+    if task.charge is Charge.REFUNDED and released is Release.FREE:
+        # The money came back, and the provider has refused nothing: whether to try once more is a person's choice.
+        return _give_up(CaseKind.REFUSED_BY_ALL, text)
     if task.state is TaskState.UNSENT:
         if task.ours:
             tried = _count(job, task.target_id, _failed_here)
@@ -386,8 +410,16 @@ _DERIVED = frozenset(
     }
 )
 _ENDED_BY_RESULT = frozenset(
-    {CaseKind.BY_HAND, CaseKind.REFUSED_BY_ALL, CaseKind.ATTEMPTS_EXHAUSTED, CaseKind.RESTORE}
+    {
+        CaseKind.BY_HAND,
+        CaseKind.REFUSED_BY_ALL,
+        CaseKind.ATTEMPTS_EXHAUSTED,
+        CaseKind.RESTORE,
+        CaseKind.LATE_RESULT,
+    }
 )
+# A person has settled the money: nobody need look at it any more.
+_SETTLED = frozenset({Charge.REFUNDED, Charge.WRITTEN_OFF})
 _BY_DECISION = frozenset({Release.PERSON.value, Release.STANDING.value})
 
 
@@ -423,6 +455,8 @@ def _case(kind: CaseKind, task: TaskView, **detail: str) -> NewCase:
 def _case_of(task: TaskView, released: dict[UUID, Release]) -> NewCase | None:
     """The one thing about this task that needs a person, if any. What a person or the owner decided stays decided."""
     if task.released_by in _BY_DECISION or released.get(task.id) is Release.STANDING:
+        return None
+    if task.charge in _SETTLED:
         return None
     why = task.failure_text
     match task.state:

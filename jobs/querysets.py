@@ -55,15 +55,15 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(by_reference | Q(pk__in=numbers) | in_prompt)
 
 
-# A send `k` that was let go as free or absent, or is not let go, and may have cost: nothing more is sent for its job. The SQL of
-# TaskQuerySet.costly, for the claim, the arming and the stuck query.
-COSTLY = """(k.charge IN ('possible', 'charged') AND k.released_by NOT IN ('person', 'standing', 'stored'))"""
+# A send `k` that was let go as free or absent, or is not let go, and may have cost: nothing more is sent for its job. What was
+# written off has cost all the same. The SQL of TaskQuerySet.costly, for the claim, the arming and the stuck query.
+COSTLY = """(k.charge IN ('possible', 'charged', 'written_off') AND k.released_by NOT IN ('person', 'standing', 'stored'))"""
 
 
 class TaskQuerySet(models.QuerySet["ProviderTask"]):
     def costly(self) -> TaskQuerySet:
         """Those that let nothing more be sent for their job (COSTLY)."""
-        return self.filter(charge__in=["possible", "charged"]).exclude(
+        return self.filter(charge__in=["possible", "charged", "written_off"]).exclude(
             released_by__in=["person", "standing", "stored"]
         )
 

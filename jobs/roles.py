@@ -26,8 +26,8 @@ _VIEWER = frozenset(
     f"{app}.view_{model}"
     for app, models in {
         "jobs": (
-            "alert", "alertchannel", "batch", "case", "hold", "job", "jobevent", "jobphoto", "lane", "polzatask", "providertask", "result",
-            "spoolhost", "standingdecision", "tenant",
+            "alert", "alertchannel", "batch", "case", "hold", "job", "jobevent", "jobphoto", "lane", "orphan", "polzatask", "providertask", "result",
+            "spoolhost", "standingdecision", "statement", "tenant",
         ),
         "providers": ("account", "providerevent", "providerstate", "quotawindow", "target"),
     }.items()
@@ -46,8 +46,17 @@ _OPERATOR = _VIEWER | {
     "jobs.manual_job",
     "jobs.resolve_job",
     "jobs.cancel_job",
+    "jobs.edit_job",
+    "jobs.deliver_job",
     "jobs.poll_providertask",
     "jobs.attach_providertask",
+    "jobs.accept_providertask",
+    "jobs.absent_providertask",
+    "jobs.writeoff_providertask",
+    "jobs.refund_providertask",
+    "jobs.read_statement",
+    "jobs.adopt_orphan",
+    "jobs.dispute_orphan",
     "jobs.work_case",
     "jobs.press_hold",
 }

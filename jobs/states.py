@@ -78,6 +78,7 @@ class CaseKind(StrEnum):
     BY_HAND = "by_hand"
     REFUSED_BY_ALL = "refused_by_all"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    LATE_RESULT = "late_result"
     PAID_TWICE = "paid_twice"
     DEAD_CALLBACK = "dead_callback"
     ORPHAN = "orphan"
@@ -95,6 +96,7 @@ BLOCKING_CASES = frozenset(
         CaseKind.POISON,
         CaseKind.RESTORE,
         CaseKind.BY_HAND,
+        CaseKind.LATE_RESULT,
     }
 )
 

@@ -27,7 +27,7 @@ from django_q.tasks import async_task
 from jobs import bell, engine, lanes, results
 from jobs.alerts import send
 from jobs.clock import clock
-from jobs.lifecycle import alerts, batches
+from jobs.lifecycle import alerts, batches, bulk
 from jobs.lifeline import lane_limit_s, lifeline
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ PAUSE_AFTER_FAILURE_S = 5.0
 _SWEEP_EVERY_S = 3600.0
 _swept_at = -_SWEEP_EVERY_S  # of the monotonic clock
 _LOOK_FOR_DEAD_S = 2 * lanes.HEARTBEAT_S
+# Bulk work shares its worker with the minute's ring and the sender of alerts.
+_BULK_SLICE_S = 10.0
 
 
 def run_lane() -> str:
@@ -87,6 +89,7 @@ def ring_each_minute() -> str:
     Failure.objects.filter(stopped__lt=clock.now() - _KEEP_FAILURES).delete()
     rang = ring_if_work_waits()
     batches.complete(now=clock.now())
+    _call_for_bulk_work()
     _look_after_alerts()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"
@@ -115,6 +118,29 @@ def send_alerts() -> str:
     return f"sent {sent}" if sent else "nothing due"
 
 
+def work_bulk() -> str:
+    """Some seconds of bulk runs, then its successor is called. What fails is tried again by the minute's ring."""
+    end = time.monotonic() + _BULK_SLICE_S
+    try:
+        while not lifeline.pulled() and time.monotonic() < end:
+            step = bulk.work(now=clock.now())
+            if step is not bulk.Step.WORKED:
+                return str(step.value)
+        _call_for_bulk_work()
+    except Exception as error:
+        logger.exception("bulk.not_worked")
+        close_old_connections()
+        with contextlib.suppress(Error):
+            bulk.note_trouble(trouble=type(error).__name__, now=clock.now())
+        return "failed"
+    return "worked"
+
+
+def _call_for_bulk_work() -> None:
+    if bulk.waits():
+        async_task(bulk.WORK)
+
+
 def _sweep_each_hour() -> None:
     """Each worker process for itself: what killed ones have left on the disk is gone the sooner."""
     global _swept_at  # noqa: PLW0603
@@ -133,6 +159,7 @@ def wake_after_a_death(**_kwargs: object) -> None:
     try:
         lanes.free_killed()
         ring_if_work_waits()
+        _call_for_bulk_work()
     except (Error, OSError) as error:
         # A worker must come up without the database too; the minute's ring follows.
         logger.warning("worker.no_wake_up %s", error)

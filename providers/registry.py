@@ -45,6 +45,24 @@ def adapter(name: str) -> Adapter:
         raise UnknownProviderError(f"unknown provider {name!r}; there are: {known}") from None
 
 
+def same(name: str) -> list[str]:
+    """All names under which the provider called `name` is reached, `name` among them."""
+    own = adapter(name).name
+    return [other for other in ADAPTERS if ADAPTERS[other].name == own]
+
+
+def reached(name: str, key_fingerprint: str) -> Account | None:
+    """The account with this key, under whichever name of the same provider the settings give it; None where none does."""
+    for other in same(name):
+        try:
+            found = account(other)
+        except ImproperlyConfigured:
+            continue
+        if found.fingerprint == key_fingerprint:
+            return found
+    return None
+
+
 def fingerprint(key: str) -> str:
     """A short name for a key: the same for the same key, and no help in guessing it. "" for an empty key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:12] if key else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,30 @@ ON_SANDBOX = DEMO and not PROVIDER_KEYS[AI_PROVIDER]
 if ON_SANDBOX:
     PROVIDER_KEYS["polza"] = "pza_sandbox_demo"
     PROVIDER_BASE_URLS["polza"] = PROVIDER_BASE_URLS["polza"] or f"{SANDBOX_URL}/api/v1"
+
+# --- money ------------------------------------------------------------------------------------------------------------
+
+# What statements reckon other currencies into, at the owner's rates: what one unit of each is worth.
+CURRENCY = env.str("CURRENCY", default="") or "RUB"
+
+
+def _rates() -> dict[str, Decimal]:
+    rates = {CURRENCY: Decimal(1)}
+    for pair in env.list("CURRENCY_RATES", default=[]):
+        name, _equals, told = (part.strip() for part in pair.partition("="))
+        try:
+            rate = Decimal(told)
+        except InvalidOperation:
+            rate = Decimal(0)
+        if not re.fullmatch(r"[A-Z]{3}", name) or name in rates or not 0 < rate < 1_000_000_000:
+            raise _stop("CURRENCY_RATES", f"{pair!r} is no rate.", "Write USD=92.5,EUR=100.1.")
+        rates[name] = rate
+    return rates
+
+
+if not re.fullmatch(r"[A-Z]{3}", CURRENCY):
+    raise _stop("CURRENCY", f"{CURRENCY!r} is no currency.", "Write three capital letters, like RUB.")  # fmt: skip
+CURRENCY_RATES = _rates()
 
 # --- the engine -------------------------------------------------------------------------------------------------------
 

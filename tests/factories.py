@@ -304,7 +304,7 @@ def everything(now: datetime, *, done_jobs: int = 3) -> dict[str, Job]:
     )
     send = lost(
         jobs["unknown"], now, armed_at=now - 69 * minute,
-        candidates=[{"provider_id": "gen_93ab77", "model": MODEL, "status": "completed", "cost": "7.84"}],
+        candidates=[{"id": "gen_93ab77", "model": MODEL, "status": "completed", "cost": "7.84"}],
     )  # fmt: skip
     case(CaseKind.UNKNOWN_SEND, now, of=jobs["unknown"], by=send, opened_at=now - 66 * minute)
     send = accepted(

@@ -259,7 +259,7 @@ def test_what_a_stranger_wrote_is_shown_and_never_run(root: Client) -> None:
         now,
         failure_text=evil,
         evidence={"submit": {"body": evil}, "x": evil},
-        candidates=[{"provider_id": evil}],
+        candidates=[{"id": evil}],
     )
     factories.case(CaseKind.UNKNOWN_SEND, now, of=job, by=task, note=evil, detail={"why": evil})
     urls = [_list(), _list("case"), _list("polzatask"), reverse("admin:index"), reverse("admin:jobs_job_change", args=[job.pk]),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import override_settings
@@ -19,6 +18,7 @@ from django.test import override_settings
 from jobs import prompt_files
 from jobs.clock import clock
 from jobs.models import Batch, Case, Hold, Job, JobEvent
+from jobs.roles import Role
 from jobs.states import CaseKind, JobState
 from providers import registry
 from providers.models import Account
@@ -190,7 +190,7 @@ def test_one_unknown_number_stops_all_before_anything_changes(now: datetime) -> 
 
 
 def test_manual_resolve_and_cancel_leave_their_words_and_their_author(now: datetime) -> None:
-    User.objects.create(username="anna")
+    factories.staff(Role.OPERATOR, name="anna")
     by_hand, given_up, cancelled = (factories.job(now) for _ in range(3))
     assert run("jobs", "manual", str(by_hand.pk), "--note", "calls back", "--as", "anna")[0] == 0
     code, _ = run(

@@ -24,6 +24,7 @@ from jobs.episodes import Event, What, fold
 from jobs.lifecycle import limits, providers
 from jobs.models import Hold
 from jobs.panel import Closed, Outcomes
+from jobs.roles import Role
 from jobs.states import JobState
 from providers import registry
 from providers.models import Account, ProviderEvent, ProviderState, QuotaWindow, Target, in_words
@@ -375,7 +376,7 @@ def test_the_command_pauses_blocks_and_lets_go_again() -> None:
     now = clock.now()
     target = factories.target()
     account(now)
-    factories.staff(name="anna")
+    factories.staff(Role.OPERATOR, name="anna")
     code, text = run("pause", "polza", "--reason", "too dear", "--as", "anna")
     assert (code, "pause: done; paused by staff" in text) == (0, True)
     event = ProviderEvent.objects.get()

@@ -16,12 +16,12 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 
-from jobs.lifecycle import staff
+from jobs.lifecycle import decisions, staff
 from jobs.lifecycle.arm import arm
 from jobs.lifecycle.decide import decide
 from jobs.lifecycle.record import Fact, FileFact, record
 from jobs.lifecycle.recover import undecided_jobs, withdraw_dead_intents
-from jobs.models import Case, Job, ProviderTask
+from jobs.models import Case, Job, ProviderTask, Result, SpoolHost
 from jobs.rules import rules
 from jobs.states import BLOCKING_CASES, CaseKind, JobState
 from providers.models import Target
@@ -79,6 +79,8 @@ def intent() -> Scene:
 def lost() -> Scene:
     """Sent, the outcome unknown, and a person asked to look."""
     later = NOW + timedelta(minutes=5)
+    # Its host has replayed its spool: nobody's answer lies there any more.
+    SpoolHost.objects.update_or_create(host="desk-1", defaults={"clear_at": NOW})
     return _scene(
         JobState.MANUAL,
         lambda job: factories.lost(job, NOW, armed_at=LONG_AGO, next_look_at=later),
@@ -97,6 +99,62 @@ def refused() -> Scene:
     return _scene(
         JobState.FAILED, lambda job: factories.task(job, NOW, **facts), CaseKind.REFUSED_BY_ALL
     )
+
+
+def charged() -> Scene:
+    """Failed at the provider, which kept the money; a person asked to look."""
+    facts: dict[str, Any] = {
+        "armed_at": LONG_AGO,
+        "failed_at": LONG_AGO,
+        "failure_class": "down",
+        "cost_receipt": Decimal(7),
+        "receipt_final_at": LONG_AGO,
+    }
+
+    def make(job: Job) -> ProviderTask:
+        pk = uuid.uuid4()
+        return factories.accepted(job, NOW, id=pk, provider_id=f"at {pk}", **facts)
+
+    return _scene(JobState.MANUAL, make, CaseKind.FAILED_BUT_CHARGED)
+
+
+def late() -> Scene:
+    """Given up by a person; then its result came after all, and is kept."""
+    facts: dict[str, Any] = {
+        "armed_at": LONG_AGO,
+        "completed_at": LONG_AGO,
+        "stored_at": NOW,
+        "cost_poll": Decimal(7),
+        "blocks_send": False,
+        "released_by": "person",
+    }
+
+    def make(job: Job) -> ProviderTask:
+        pk = uuid.uuid4()
+        send = factories.accepted(job, NOW, id=pk, provider_id=f"at {pk}", **facts)
+        Result.objects.create(
+            job=job, task=send, key="late.png", sha256="0" * 64, media_type="image/png", size_bytes=3, created_at=NOW
+        )  # fmt: skip
+        return send
+
+    return _scene(JobState.FAILED, make, CaseKind.LATE_RESULT, decided_at=LONG_AGO)
+
+
+def late_undecided() -> Scene:
+    """The same, just recorded; nobody has been told."""
+    scene = late()
+    Case.objects.filter(job=scene.job).delete()
+    ProviderTask.objects.filter(pk=scene.task.pk).update(undecided_since=NOW)
+    return Scene(scene.job, scene.task, scene.other)
+
+
+def charged_undecided() -> Scene:
+    """Its receipt has just been recorded."""
+    scene = charged()
+    Case.objects.filter(job=scene.job).delete()
+    Job.objects.filter(pk=scene.job.pk).update(state=JobState.ACTIVE, reason="")
+    ProviderTask.objects.filter(pk=scene.task.pk).update(undecided_since=NOW)
+    return Scene(scene.job, scene.task, scene.other)
 
 
 def at_provider() -> Scene:
@@ -150,6 +208,10 @@ def _attach(scene: Scene, who: User) -> None:
     )  # fmt: skip
 
 
+def _result(scene: Scene) -> int:
+    return Result.objects.filter(job=scene.job).values_list("pk", flat=True).first() or 0
+
+
 def _case_id(scene: Scene) -> int:
     assert scene.case is not None
     return scene.case.pk
@@ -173,6 +235,21 @@ STAFF: dict[str, Verb] = {
     "cancel": lambda at, who: staff.cancel(job_id=at.job.pk, actor=who, now=NOW),
     "poll_now": lambda at, who: staff.poll_now(task_id=at.task.pk, actor=who, now=NOW),
     "attach": _attach,
+    "edit": lambda at, who: decisions.retry_edited(
+        job_id=at.job.pk, prompt="something else", actor=who, now=NOW
+    ),
+    "absent": lambda at, who: decisions.confirm_absent(
+        task_id=at.task.pk, actor=who, now=NOW, reason="Olga"
+    ),
+    "refund": lambda at, who: decisions.mark_refunded(
+        task_id=at.task.pk, actor=who, now=NOW, reference="R-1"
+    ),
+    "write_off": lambda at, who: decisions.write_off(
+        task_id=at.task.pk, actor=who, now=NOW, note="too small"
+    ),
+    "deliver": lambda at, who: decisions.deliver_instead(
+        job_id=at.job.pk, result_id=_result(at), actor=who, now=NOW
+    ),
 }
 CASES: dict[str, Verb] = {
     "take": lambda at, who: staff.take_case(case_id=_case_id(at), actor=who, now=NOW),
@@ -183,6 +260,7 @@ CASES: dict[str, Verb] = {
         case_id=_case_id(at), actor=who, now=NOW, resolution="seen", note="looked"
     ),
 }
+DECISIONS = frozenset({"edit", "absent", "refund", "write_off", "deliver"})
 MACHINE: dict[str, Verb] = {
     "decide": lambda at, who: _decide({at.job.pk}),
     "arm": lambda at, who: arm(
@@ -217,6 +295,10 @@ STAGES = [
     _stage(at_provider, STAFF, "stored", about={"poll_now", "stored"}),
     _stage(found_undecided, STAFF | CASES, "decide", about={"decide"}),
     _stage(refused_undecided, STAFF, "decide", about={"decide"}),
+    _stage(charged, STAFF | CASES, "stored", about={*DECISIONS, "stored"}),
+    _stage(charged_undecided, STAFF, "decide", about={"decide"}),
+    _stage(late, STAFF | CASES, about=DECISIONS),
+    _stage(late_undecided, STAFF, "decide", about={"decide"}),
 ]
 # Who comes too late: after the first, these are refused. Whoever is not named here has an effect of their own.
 TOO_LATE: dict[str, dict[str, str]] = {
@@ -229,26 +311,30 @@ TOO_LATE: dict[str, dict[str, str]] = {
         "mark_manual": "mark_manual",
     },
     "lost": {
-        "attach": "attach close retarget retry take",
+        "absent": "absent close resend retry take",
+        "attach": "absent attach close refund retarget retry take write_off",
         "cancel": "cancel done gave_up retarget retry",
-        "done": "cancel close done gave_up mark_manual resend retarget retry take",
-        "found": "attach close retarget retry",
+        "done": "absent cancel close done gave_up mark_manual resend retarget retry take",
+        "found": "absent attach close refund retarget retry write_off",
         "gave_up": "cancel close gave_up retarget retry take",
         "mark_manual": "close mark_manual retarget retry",
         "note": "close retarget retry",
-        "resend": "close resend retry take",
-        "stored": "close resend retarget retry",
+        "refund": "absent cancel close refund resend take write_off",
+        "resend": "absent close resend retry take",
+        "stored": "absent close refund resend retarget retry write_off",
         "take": "close retarget retry take",
+        "write_off": "cancel close gave_up retarget retry take write_off",
     },
     "refused": {
-        "attach": "attach retarget retry",
+        "attach": "attach edit retarget retry",
         "close": "close take",
-        "done": "close done gave_up mark_manual retarget retry take",
-        "found": "attach retarget retry",
+        "done": "close done edit gave_up mark_manual retarget retry take",
+        "edit": "close edit retry take",
+        "found": "attach edit retarget retry",
         "gave_up": "close gave_up take",
         "mark_manual": "mark_manual",
-        "retarget": "close retarget retry take",
-        "retry": "close retry take",
+        "retarget": "close edit retarget retry take",
+        "retry": "close edit retry take",
         "take": "take",
     },
 }

@@ -30,6 +30,12 @@ OPERATORS = {
     "note",
     "close",
     "press",
+    "edit",
+    "deliver",
+    "accept",
+    "absent",
+    "refund",
+    "write-off",
 }
 OWNERS = OPERATORS | {"resend", "lift"}
 MAY = {Role.VIEWER: set(), Role.OPERATOR: OPERATORS, Role.OWNER: OWNERS}

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from jobs import display, progress
 from jobs.admin.forms import ReasonForm
-from jobs.admin.verbs import Effect, Verb
+from jobs.admin.verb import Effect, Verb
 from jobs.clock import clock
 from jobs.lifecycle import batches
 from jobs.models import Batch, Job

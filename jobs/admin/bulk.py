@@ -1,10 +1,9 @@
-"""One verb on the selected jobs: first how many, which not and why, and the money; then the result, skipped ones named."""
+"""One verb on the jobs chosen in a list, or on all that its filter finds: first how many, which not and why, and the money;
+then a run (jobs/lifecycle/bulk.py), whose page tells how far it is."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-from decimal import Decimal
+import uuid
 from typing import Any
 
 from django.contrib import messages
@@ -12,103 +11,132 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
-from jobs import display
-from jobs.admin import verbs
+from jobs.admin import bulk_runs, bulk_words
 from jobs.admin.changelist import ModelAdmin
-from jobs.admin.jobs_rows import blocking_task
-from jobs.admin.verbs import Verb
+from jobs.admin.forms import VerbForm
+from jobs.admin.verb import Verb
 from jobs.clock import clock
+from jobs.lifecycle import bulk, bulk_acts
+from jobs.lifecycle.bulk_acts import ACTS, Act
 from jobs.lifecycle.errors import Refused
-from jobs.models import Job
+from jobs.models import BulkRun, Job
 
-
-@dataclass(slots=True)
-class Outcome:
-    done: list[Job] = field(default_factory=list)
-    skipped: list[tuple[Job, str]] = field(default_factory=list)
+_NAMED = 200  # up to so many jobs, those left out are named on the preview
 
 
 def view(
     model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Job], verb: Verb
 ) -> HttpResponse:
-    """An action of the list: asks on the first press, does it on the second."""
-    jobs = list(queryset)
-    fits = [job for job in jobs if verb.offered(job)]
-    confirmed = bool(request.POST.get("confirmed"))
-    form = verb.form(request.POST if confirmed else None, thing=fits[0] if fits else None)
-    outcome = None
-    if confirmed and form.is_valid():
-        outcome = _run(request, verb, jobs, form.cleaned_data)
-        if not outcome.skipped:
-            messages.success(request, _done_words(outcome))
-            return HttpResponseRedirect(request.get_full_path())
+    """An action of the list: asks on the first press, starts the run on the second. Who may is asked by the list."""
+    act = ACTS[verb.name]
+    back = HttpResponseRedirect(request.get_full_path())
+    if not bulk.has_condition(queryset):
+        messages.error(request, _("All jobs there are? Narrow the list by a filter first."))
+        return back
+    form_type = bulk_words.form_of(act)
+    form = None
+    # How many were shown is how many were agreed to; a selection by hand names each of them anyway.
+    agreed = _whole(request.POST.get("shown", ""))
+    by_hand = request.POST.get("select_across", "0") != "1"
+    if request.POST.get("confirmed") and (by_hand or agreed is not None):
+        form = form_type(request.POST, thing=None)
+        if form.is_valid():
+            try:
+                run = _start(request, act, queryset, form, at_most=agreed)
+            except Refused as refused:
+                messages.error(request, str(refused))
+                return back
+            return _answer(request, run, back)
+    return _ask(model_admin, request, queryset, verb, act, form)
+
+
+def _start(
+    request: HttpRequest, act: Act, jobs: QuerySet[Job], form: VerbForm, *, at_most: int | None
+) -> BulkRun:
+    assert request.user.is_authenticated
+    return bulk.start(
+        act=act,
+        jobs=jobs,
+        data=bulk_words.plain(form.cleaned_data),
+        actor=request.user,
+        now=clock.now(),
+        token=_token(request.POST.get("token", "")),
+        at_most=at_most,
+        chosen=request.GET.urlencode(),
+    )
+
+
+def _answer(request: HttpRequest, run: BulkRun, back: HttpResponse) -> HttpResponse:
+    """To the run's page; back to the list where all is done and nothing was left out."""
+    page = bulk_runs.address(run)
+    if run.state != BulkRun.State.DONE or run.skipped:
+        return HttpResponseRedirect(page)
+    messages.success(
+        request,
+        format_html('{} <a href="{}">{}</a>', bulk_words.done_words(run), page, _("What was done")),
+    )
+    return back
+
+
+def _ask(
+    model_admin: ModelAdmin,
+    request: HttpRequest,
+    jobs: QuerySet[Job],
+    verb: Verb,
+    act: Act,
+    bound: VerbForm | None,
+) -> HttpResponse:
+    seen = bulk.preview(act, jobs)
+    form = bulk_words.form_of(act)(request.POST if bound is not None else None, thing=seen)
+    by_hand = request.POST.get("select_across", "0") != "1"
+    chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
     context = {
         **model_admin.admin_site.each_context(request),
-        "title": verb.label,
+        "title": bulk_words.label(act.name),
         "opts": model_admin.opts,
         "verb": verb,
+        "label": bulk_words.label(act.name),
         "form": form,
         "action": request.POST.get("action", ""),
         "checkbox_name": ACTION_CHECKBOX_NAME,
-        "jobs": jobs,
-        "fits": fits,
-        "skips": [(job, skip_reason(job, verb)) for job in jobs if not verb.offered(job)],
-        "money": money(fits, verb),
-        "outcome": outcome,
-        "outcome_words": _done_words(outcome) if outcome else "",
+        # The list wants one to be chosen, also where all that the filter finds are meant.
+        "chosen": chosen if by_hand else chosen[:1],
+        "select_across": 0 if by_hand else 1,
+        "shown": seen.total,
+        "token": uuid.uuid4(),
+        "seen": seen,
+        "fits": bulk_words.jobs_words(seen.fits),
+        "skipped": bulk_words.number(seen.total - seen.fits),
+        "skipped_count": seen.total - seen.fits,
+        "skips": [(bulk_words.reason(one), bulk_words.number(n)) for one, n in seen.skips.items()],
+        "named": _named(act, jobs) if seen.skips and seen.total <= _NAMED else [],
+        "money": bulk_words.money(act, seen) if seen.fits else "",
+        "background": seen.total > bulk.AT_ONCE,
         "list_url": request.get_full_path(),
     }
     return TemplateResponse(request, "desk/bulk.html", context)
 
 
-def skip_reason(job: Job, verb: Verb) -> str:
-    """Why a job is left out, in words."""
-    task = blocking_task(job)
-    if verb is verbs.RETRY and task is not None:
-        return _("its last send may have cost %(money)s; decide it by itself") % {
-            "money": verbs.money_of(task)
-        }
-    return _("it is “%(state)s”") % {"state": job.get_state_display()}
+def _named(act: Act, jobs: QuerySet[Job]) -> list[tuple[dict[str, Any], str]]:
+    """Those that would be left out, each with why."""
+    rows = bulk_acts.looked_at(Job.objects.filter(pk__in=jobs.order_by().values("pk")))
+    named = []
+    for row in rows.order_by("pk").values("pk", "reference", *bulk_acts.SEEN):
+        job = {"pk": row.pop("pk"), "reference": row.pop("reference")}
+        if reason := bulk_acts.why_not(act, bulk_acts.Seen(**row)):
+            named.append((job, bulk_words.reason(reason)))
+    return named
 
 
-def money(jobs: list[Job], verb: Verb) -> str:
-    """What the verb may cost over all of them, or what stays possible."""
-    sums: dict[str, Decimal] = defaultdict(Decimal)
-    if verb is verbs.RETRY:
-        for job in jobs:
-            sums[job.target.currency] += job.target.price
-        return (
-            _("About %(money)s in all, if each is made once.") % {"money": display.totals(sums)}
-            if sums
-            else ""
-        )
-    for job in jobs:
-        for task in verbs.under_way(job):
-            sums[task.currency] += task.cost if task.cost is not None else task.estimated_cost
-    if not sums:
-        return _("No send of theirs is under way.")
-    return _("Sends under way may have cost %(money)s; they stay watched.") % {
-        "money": display.totals(sums)
-    }
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
-def _run(request: HttpRequest, verb: Verb, jobs: list[Job], data: dict[str, Any]) -> Outcome:
-    """Each job by itself: what one refuses stops no other."""
-    assert request.user.is_authenticated
-    outcome = Outcome()
-    for job in jobs:
-        try:
-            verb.run(job, request.user, clock.now(), data)
-        except Refused as refusal:
-            outcome.skipped.append((job, str(refusal)))
-        else:
-            outcome.done.append(job)
-    return outcome
-
-
-def _done_words(outcome: Outcome) -> str:
-    count = len(outcome.done)
-    return ngettext("%(count)d job done.", "%(count)d jobs done.", count) % {"count": count}
+def _token(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return uuid.uuid4()

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy
 
 from jobs.admin.jobs_rows import blocking_task, reason_words
 from jobs.models import Case, Job
-from jobs.states import CaseKind, TaskState
+from jobs.states import ENDED, CaseKind, TaskState
 from providers.contract import Charge
 
 Words = str | Promise
@@ -22,7 +22,7 @@ _HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
             "The request left us, but its answer never came. The provider may have made and charged it."
         ),
         gettext_lazy(
-            "Find it in the provider's own dashboard and attach its id. Send again only if it is not there."
+            "If one of the candidates below is it, accept that one. Else look into the provider's own dashboard and attach its id, or ask its support whether it ever arrived."
         ),
     ),
     CaseKind.PAID_WITHOUT_RESULT: (
@@ -33,7 +33,9 @@ _HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
     ),
     CaseKind.FAILED_BUT_CHARGED: (
         gettext_lazy("The provider failed, and its receipt shows a charge."),
-        gettext_lazy("Ask for a refund with the id below. Sending again costs again."),
+        gettext_lazy(
+            "Ask for a refund with the id below and mark it when it has come, or write it off. Sending again costs again."
+        ),
     ),
     CaseKind.LOST_AT_PROVIDER: (
         gettext_lazy(
@@ -81,6 +83,12 @@ _HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
         gettext_lazy("The provider turned it away as often as we ask."),
         gettext_lazy("Retry when the provider is well again, or close the case."),
     ),
+    CaseKind.LATE_RESULT: (
+        gettext_lazy(
+            "A result came after a person had decided, or was made with an earlier prompt. It is kept beside the others."
+        ),
+        gettext_lazy("Deliver it instead, or close the case and leave everything as it is."),
+    ),
     CaseKind.PAID_TWICE: (
         gettext_lazy("More than one send of this job cost money, or may have."),
         gettext_lazy(
@@ -127,6 +135,8 @@ def advice(case: Case, job: Job | None) -> str:
         return _(
             "Resolve it with a note (and a file, if you made one). It can't simply be retried: its send may have cost money."
         )
+    if case.kind == CaseKind.LATE_RESULT and job is not None and job.state not in ENDED:
+        return _("Nothing is sent while a person looks: deliver it, or send again with the prompt of now.")
     if case.kind == CaseKind.FETCH_FAILED and case.task is not None and case.task.next_fetch_at:
         return _(
             "It is still tried by itself. To be sooner, download it in the provider's dashboard and resolve the job with the file."

@@ -20,8 +20,9 @@ from jobs import display, phases
 from jobs.admin import case_words, evidence, filters, job_page, jobs_rows, notices, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
+from jobs.admin.verb import Verb
 from jobs.clock import clock
-from jobs.models import Case
+from jobs.models import Case, Job
 from jobs.states import CaseKind
 from jobs.templatetags import desk
 
@@ -178,7 +179,8 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             context |= {
                 "look": display.PHASES[phases.phase(job, jobs_rows.blocking_task(job), now)],
                 "job_verbs": job_verbs,
-                **_primary(case, request.user, job_verbs),
+                "deliver": verbs.DELIVER if verbs.DELIVER in job_verbs else None,
+                **_primary(case, job, request.user, job_verbs),
                 "sends": [
                     job_page.send(one, user=request.user) for one in reversed(job.tasks.all())
                 ],
@@ -188,17 +190,21 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         return TemplateResponse(request, "desk/case.html", context)
 
 
-def _primary(case: Case, user: Any, job_verbs: Sequence[verbs.Verb]) -> dict[str, Any]:
-    """The one likely next step: attach the id of a lost send, else whatever ends the job."""
-    if case.task is not None and verbs.ATTACH in verbs.allowed(verbs.TASK_VERBS, user, case.task):
-        return (
-            {"primary": verbs.ATTACH, "primary_thing": case.task}
-            if case.resolved_at is None
-            else {}
-        )
-    wanted = (
-        verbs.RETRY
-        if case.kind in {CaseKind.REFUSED_BY_ALL, CaseKind.ATTEMPTS_EXHAUSTED}
-        else verbs.RESOLVE
-    )
-    return {"primary": wanted, "primary_thing": case.job} if wanted in job_verbs else {}
+_WANTED = {
+    CaseKind.REFUSED_BY_ALL: verbs.RETRY,
+    CaseKind.ATTEMPTS_EXHAUSTED: verbs.RETRY,
+    CaseKind.LATE_RESULT: verbs.DELIVER,
+}
+
+
+def _primary(case: Case, job: Job, user: Any, job_verbs: Sequence[Verb]) -> dict[str, Any]:
+    """The one likely next step: accept a candidate, else attach the id of a lost send, else whatever ends the job."""
+    if case.resolved_at is not None:
+        return {}
+    task = next((one for one in job.tasks.all() if one.pk == case.task_id), None)
+    of_task = verbs.allowed(verbs.TASK_VERBS, user, task) if task is not None else []
+    for verb in (verbs.ACCEPT, verbs.ATTACH):
+        if verb in of_task:
+            return {"primary": verb, "primary_thing": task}
+    wanted = _WANTED.get(CaseKind(case.kind), verbs.RESOLVE)
+    return {"primary": wanted, "primary_thing": job} if wanted in job_verbs else {}

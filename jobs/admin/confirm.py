@@ -15,7 +15,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from jobs.admin.changelist import ModelAdmin
-from jobs.admin.verbs import Verb
+from jobs.admin.verb import Verb
 from jobs.clock import clock
 from jobs.lifecycle.errors import Refused
 from jobs.templatetags import desk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -13,10 +14,11 @@ from django.core.files.uploadedfile import UploadedFile
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import results
+from jobs import attach, display, results
 from jobs.display import RESOLUTIONS
+from jobs.intake import MAX_PROMPT_CHARS
 from jobs.lifecycle.errors import Refused
-from jobs.models import Job
+from jobs.models import Job, Result
 from jobs.results import Stored
 from providers.contract import Kind
 from providers.models import Target
@@ -134,6 +136,121 @@ class AttachForm(VerbForm):
         required=True,
         help_text=gettext_lazy("Kept in the timeline with your name."),
     )
+
+
+class AcceptForm(VerbForm):
+    provider_id = forms.ChoiceField(
+        label=gettext_lazy("Which of them is it?"), choices=(), widget=forms.RadioSelect
+    )
+    reason = _text(
+        gettext_lazy("How you know"),
+        required=False,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["provider_id"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [
+            (one["id"], " · ".join(filter(None, [one["id"], one.get("model"), one.get("status"), one.get("created_at")])))
+            for one in attach.candidates(self.thing)
+        ]  # fmt: skip
+
+
+class AbsentForm(VerbForm):
+    reason = _text(
+        gettext_lazy("Who confirmed it, and how"),
+        required=True,
+        help_text=gettext_lazy("The name or number of the answer of the provider's support."),
+    )
+
+
+class RefundForm(VerbForm):
+    reference = forms.CharField(
+        label=gettext_lazy("The provider's reference"),
+        max_length=200,
+        help_text=gettext_lazy("Of the refund: a number of its books, or of the support's answer."),
+        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    note = _text(gettext_lazy("Note"), required=False)
+
+
+class WriteOffForm(VerbForm):
+    cost = forms.DecimalField(
+        label=gettext_lazy("What it cost"),
+        required=False,
+        min_value=Decimal("0.01"),
+        max_digits=10,
+        decimal_places=4,
+        help_text=gettext_lazy("If you know it. Empty: as known, or as estimated."),
+    )
+    reference = forms.CharField(
+        label=gettext_lazy("The provider's reference"),
+        required=False,
+        max_length=200,
+        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    note = _text(
+        gettext_lazy("Why"),
+        required=True,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
+
+
+class EditForm(VerbForm):
+    prompt = forms.CharField(
+        label=gettext_lazy("Prompt"),
+        max_length=MAX_PROMPT_CHARS,
+        widget=forms.Textarea(attrs={"rows": 8, "dir": "auto"}),
+        help_text=gettext_lazy("The prompt of now is kept, and the difference shown."),
+    )
+    target = forms.ModelChoiceField(
+        label=gettext_lazy("Target"),
+        queryset=Target.objects.none(),
+        required=False,
+        empty_label=gettext_lazy("as before"),
+    )
+    reason = _text(gettext_lazy("Why"), required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["target"]
+        assert isinstance(field, forms.ModelChoiceField)
+        field.queryset = Target.objects.filter(
+            kind=self.thing.kind, enabled=True, stopped_at__isnull=True
+        ).order_by("provider", "model")
+        self.initial.setdefault("prompt", self.thing.prompt)
+
+
+class _ResultField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not subscriptable at run time
+    def label_from_instance(self, obj: Result) -> str:
+        whose = _("by hand") if obj.task_id is None else _("by the provider")
+        return f"{display.exact(obj.created_at)} · {whose} · {display.size(obj.size_bytes)}"
+
+
+class DeliverForm(VerbForm):
+    result = _ResultField(
+        label=gettext_lazy("Result"),
+        queryset=Result.objects.none(),
+        empty_label=None,
+        widget=forms.RadioSelect,
+    )
+    reason = _text(
+        gettext_lazy("Why"),
+        required=False,
+        help_text=gettext_lazy("Kept in the timeline with your name."),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["result"]
+        assert isinstance(field, _ResultField)
+        field.queryset = (
+            Result.objects.filter(job=self.thing)
+            .exclude(pk=self.thing.delivered_id or 0)
+            .order_by("created_at", "position", "id")
+        )
 
 
 class CloseForm(VerbForm):

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import run
 from jobs.admin.forms import ReasonForm, RedButtonForm
-from jobs.admin.verbs import Effect, Verb
+from jobs.admin.verb import Effect, Verb
 from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.models import Hold

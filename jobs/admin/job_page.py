@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,9 +13,10 @@ from django.db.models import Prefetch
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from jobs import display, phases
+from jobs import attach, display, phases
 from jobs.admin import evidence, notices, verbs
 from jobs.admin.jobs_rows import blocking_task, money_lines
+from jobs.admin.verb import Verb, money_of
 from jobs.display import Look
 from jobs.models import Case, Job, JobEvent, ProviderTask, Result
 from jobs.states import ENDED, JobState, Phase, TaskState
@@ -54,13 +57,16 @@ class Send:
     course: list[Moment]
     said: str
     evidence: list[evidence.Group]
-    verbs: list[Any]
+    verbs: list[Verb]
+    candidates: list[dict[str, str]]
+    accept: Verb | None  # what a candidate's own button does
+    settled: str  # how a person settled its money, and when
 
 
 def load(pk: int) -> Job | None:
     """The job with everything its page needs; None where there is none."""
     tasks = ProviderTask.objects.order_by("created_at", "id").select_related(
-        "target", "account", "released_user"
+        "target", "account", "released_user", "staff_user", "job__target", "job__delivered"
     )
     return (
         Job.objects.select_related(
@@ -110,7 +116,9 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "money": money_lines(job),
         "route": _route(job),
         "params": sorted(job.params.items()),
+        "difference": difference(job.original_prompt, job.prompt),
         "results": job.results.all(),
+        "deliver": verbs.DELIVER if verbs.DELIVER in allowed else None,
         "photos": job.photos.all(),
         "sends": [send(one, user=user) for one in reversed(job.tasks.all())],
         "closed_cases": [case for case in job.cases.all() if case.resolved_at is not None],
@@ -130,7 +138,7 @@ def refresh_s(job: Job) -> int | None:
     return None
 
 
-def _primary(job: Job, allowed: Sequence[verbs.Verb]) -> verbs.Verb | None:
+def _primary(job: Job, allowed: Sequence[Verb]) -> Verb | None:
     """The one action at the end of the title row."""
     wanted = {
         JobState.MANUAL: verbs.RESOLVE,
@@ -147,6 +155,24 @@ def _route(job: Job) -> list[tuple[str, bool]]:
         return [(job.target.name, True)]
     names = {target.pk: target.name for target in Target.objects.filter(pk__in=job.route)}
     return [(names.get(pk, f"#{pk}"), pk == job.target_id) for pk in job.route]
+
+
+_WORDS = re.compile(r"\s+|[^\s]+")
+
+
+def difference(before: str, after: str) -> list[tuple[str, str]]:
+    """What an edit of the prompt changed, word by word: ("same" | "gone" | "new", text). Empty where nobody edited it."""
+    if not before:
+        return []
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    found: list[tuple[str, str]] = []
+    for what, i, j, k, m in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if what == "equal":
+            found.append(("same", "".join(old[i:j])))
+            continue
+        found += [("gone", "".join(old[i:j]))] if j > i else []
+        found += [("new", "".join(new[k:m]))] if m > k else []
+    return found
 
 
 # --- timeline and sends -----------------------------------------------------------------------------------------------
@@ -171,9 +197,10 @@ def steps(events: Sequence[JobEvent]) -> list[Step]:
 def send(task: ProviderTask, *, user: Any) -> Send:
     charge = Charge(task.charge)
     if charge is Charge.POSSIBLE or (charge is Charge.CHARGED and task.cost is None):
-        money = verbs.money_of(task)
+        money = money_of(task)
     else:
         money = display.money(task.cost, task.currency) if task.cost is not None else ""
+    allowed = verbs.allowed(verbs.TASK_VERBS, user, task)
     return Send(
         task=task,
         look=display.task_look(task),
@@ -182,8 +209,17 @@ def send(task: ProviderTask, *, user: Any) -> Send:
         course=_course(task),
         said=said(task),
         evidence=evidence.of_task(task),
-        verbs=verbs.allowed(verbs.TASK_VERBS, user, task),
+        verbs=allowed,
+        candidates=attach.candidates(task),
+        accept=verbs.ACCEPT if verbs.ACCEPT in allowed else None,
+        settled=_settled(task),
     )
+
+
+def _settled(task: ProviderTask) -> str:
+    if task.staff_charge is None or task.staff_at is None:
+        return ""
+    return f"{display.CHARGES[Charge(task.staff_charge)].word}, {display.exact(task.staff_at)}"
 
 
 def said(task: ProviderTask) -> str:

@@ -48,7 +48,14 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     )
     search_fields = ("reference",)
     search_help_text = gettext_lazy("Reference, prompt, number or provider id")
-    actions = ("retry_selected", "again_selected", "manual_selected", "cancel_selected")
+    actions = (
+        "retry_selected",
+        "retarget_selected",
+        "again_selected",
+        "manual_selected",
+        "resolve_selected",
+        "cancel_selected",
+    )
     empty = EmptyState(
         "images",
         gettext_lazy("No jobs yet"),
@@ -170,6 +177,12 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(verbs.RETRY.permission)
 
+    def has_retarget_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(verbs.RETARGET.permission)
+
+    def has_resolve_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(verbs.RESOLVE.permission)
+
     def has_manual_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(verbs.MANUAL.permission)
 
@@ -183,6 +196,10 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return bulk.view(self, request, queryset, verbs.RETRY)
 
+    @admin.action(description=gettext_lazy("Change the target"), permissions=["retarget"])
+    def retarget_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return bulk.view(self, request, queryset, verbs.RETARGET)
+
     @admin.action(
         description=gettext_lazy("Generate again with an edited prompt"), permissions=["again"]
     )
@@ -192,6 +209,10 @@ class JobAdmin(VerbsMixin, MachineAdmin):
     @admin.action(description=gettext_lazy("Mark for manual handling"), permissions=["manual"])
     def manual_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return bulk.view(self, request, queryset, verbs.MANUAL)
+
+    @admin.action(description=gettext_lazy("Resolve"), permissions=["resolve"])
+    def resolve_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return bulk.view(self, request, queryset, verbs.RESOLVE)
 
     @admin.action(description=gettext_lazy("Cancel"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:

@@ -50,12 +50,24 @@ _WORK: Sequence[Entry] = (
     Entry(gettext_lazy("Dashboard"), "layout-dashboard", "admin:index", ""),
     Entry(gettext_lazy("Jobs"), "images", "admin:jobs_job_changelist", "jobs.view_job"),
     Entry(gettext_lazy("Batches"), "layers", "admin:jobs_batch_changelist", "jobs.view_batch"),
+    Entry(
+        gettext_lazy("Bulk actions"),
+        "check-check",
+        "admin:jobs_bulkrun_changelist",
+        "jobs.view_job",
+    ),
     Entry(gettext_lazy("Results"), "image", "admin:jobs_result_changelist", "jobs.view_result"),
     Entry(
         gettext_lazy("Providers"),
         "plug-zap",
         "admin:providers_providerstate_changelist",
         "providers.view_providerstate",
+    ),
+    Entry(
+        gettext_lazy("Statements"),
+        "banknote",
+        "admin:jobs_statement_changelist",
+        "jobs.view_statement",
     ),
     Entry(
         gettext_lazy("Polza tasks"),

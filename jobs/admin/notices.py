@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from jobs import display, phases
 from jobs.admin import case_words, verbs
 from jobs.admin.jobs_rows import reason_words
+from jobs.admin.verb import Verb, money_of
 from jobs.alerts.channels import channels
 from jobs.models import AlertChannel, Case, Job, ProviderTask
 from jobs.states import CaseKind, Phase
@@ -30,7 +31,7 @@ class Notice:
     title: str
     lines: list[str] = field(default_factory=list)
     case: Case | None = None
-    verbs: list[verbs.Verb] = field(default_factory=list)
+    verbs: list[Verb] = field(default_factory=list)
 
 
 def of_case(case: Case, user: Any, job: Job | None) -> Notice:
@@ -80,7 +81,7 @@ def _phase_notice(
 ) -> Notice | None:
     look = display.PHASES[phase]
     provider = task.account.provider.title() if task else job.target.provider.title()
-    money = verbs.money_of(task) if task else ""
+    money = money_of(task) if task else ""
     values = {"provider": provider, "money": money}
     match phase:
         case Phase.WAITING if wait is not None:

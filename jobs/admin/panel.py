@@ -26,7 +26,7 @@ from jobs.admin.changelist import MachineAdmin
 from jobs.admin.confirm import run
 from jobs.admin.limits import window_name
 from jobs.admin.provider_verbs import Place
-from jobs.admin.verbs import Verb
+from jobs.admin.verb import Verb
 from jobs.clock import clock
 from jobs.display import Look
 from jobs.episodes import Episode, What

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from jobs import balance
 from jobs.admin.forms import NothingForm, VerbForm
 from jobs.admin.limits import InFlightForm, WindowForm, window_name
-from jobs.admin.verbs import Effect, Verb
+from jobs.admin.verb import Effect, Verb
 from jobs.clock import clock
 from jobs.lifecycle import limits, providers
 from jobs.lifecycle.errors import Refused

@@ -168,7 +168,13 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
         if not self.has_view_permission(request, found):
             raise PermissionDenied
         task = ProviderTask.objects.select_related(
-            "target", "account", "job", "released_user", "tenant"
+            "target",
+            "account",
+            "job__delivered",
+            "job__target",
+            "released_user",
+            "staff_user",
+            "tenant",
         ).get(pk=found.pk)
         now = clock.now()
         context = {

@@ -5,58 +5,21 @@ The pages (jobs/admin/confirm.py, jobs/admin/bulk.py) draw and run these; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Model
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import attach, display
+from jobs.admin import decision_verbs
 from jobs.admin import forms as desk_forms
-from jobs.admin.jobs_rows import blocking_task
+from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of
 from jobs.lifecycle import staff
 from jobs.models import Case, Job, ProviderTask
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, TaskState
 from providers.contract import Charge
-
-Words = str | Promise
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    icon: str
-    text: Words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """`offered` says whether a button makes sense now; the verb itself refuses with a sentence where it does not.
-    `money` is a sentence about what it may cost, "" where it costs nothing."""
-
-    name: str
-    permission: str
-    label: Words
-    title: Words
-    icon: str
-    done: Words
-    effects: Callable[[Any], Sequence[Effect]]
-    run: Callable[[Any, AbstractBaseUser, datetime, dict[str, Any]], None]
-    form: type[desk_forms.VerbForm] = desk_forms.ReasonForm
-    offered: Callable[[Any], bool] = field(default=lambda _thing: True)
-    money: Callable[[Any], str] = field(default=lambda _thing: "")
-    dangerous: bool = False
-    multipart: bool = False
-
-
-def money_of(task: ProviderTask) -> str:
-    if task.cost is not None:
-        return display.money(task.cost, task.currency)
-    return display.about(task.estimated_cost, task.currency)
 
 
 def under_way(job: Job) -> list[ProviderTask]:
@@ -89,7 +52,7 @@ def _retry_effects(job: Job) -> list[Effect]:
 
 
 def _resend_effects(job: Job) -> list[Effect]:
-    task = blocking_task(job)
+    task = in_the_way(job)
     effects = [Effect("send", _("The same request is sent once more, as a new, paid send."))]
     if task is not None:
         effects.append(
@@ -117,7 +80,7 @@ def _resend_effects(job: Job) -> list[Effect]:
 
 
 def _resend_money(job: Job) -> str:
-    task = blocking_task(job)
+    task = in_the_way(job)
     if task is None:
         return ""
     return _("Up to %(earlier)s for the earlier send, and %(again)s for this one.") % {
@@ -176,7 +139,7 @@ def _retarget_effects(job: Job) -> list[Effect]:
 
 
 def _free(job: Job) -> bool:
-    return blocking_task(job) is None
+    return in_the_way(job) is None and not has_result(job)
 
 
 RETRY = Verb(
@@ -208,8 +171,9 @@ RESEND = Verb(
     money=_resend_money,
     offered=lambda job: (
         job.state not in {JobState.SUCCEEDED, JobState.PENDING}
-        and (task := blocking_task(job)) is not None
+        and (task := in_the_way(job)) is not None
         and task.state not in {TaskState.INTENT, TaskState.SENDING}
+        and not has_result(job)
     ),
     run=lambda job, actor, now, data: staff.resend(
         job_id=job.pk, actor=actor, now=now, reason=data["reason"]
@@ -286,7 +250,8 @@ CANCEL = Verb(
     dangerous=True,
 )
 
-JOB_VERBS: Sequence[Verb] = (RETRY, RESOLVE, RETARGET, MANUAL, RESEND, CANCEL)
+DELIVER, EDIT = decision_verbs.DELIVER, decision_verbs.EDIT
+JOB_VERBS: Sequence[Verb] = (RETRY, EDIT, RETARGET, DELIVER, RESOLVE, MANUAL, RESEND, CANCEL)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -344,7 +309,9 @@ ATTACH = Verb(
     ),
 )
 
-TASK_VERBS: Sequence[Verb] = (POLL, ATTACH)
+ACCEPT, ABSENT = decision_verbs.ACCEPT, decision_verbs.ABSENT
+REFUND, WRITE_OFF = decision_verbs.REFUND, decision_verbs.WRITE_OFF
+TASK_VERBS: Sequence[Verb] = (POLL, ACCEPT, ATTACH, ABSENT, REFUND, WRITE_OFF)
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------

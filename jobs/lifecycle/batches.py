@@ -15,6 +15,7 @@ from typing import Any
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 
 from jobs import bell
@@ -22,7 +23,7 @@ from jobs.lifecycle import events
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, BatchEvent, Case, Job, ProviderTask
 from jobs.models.batch import PAUSE, PAUSED_FROM
-from jobs.states import CaseKind, JobState, Release
+from jobs.states import CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Target
 
@@ -167,11 +168,15 @@ def retarget_rest(
 
 def free(ids: Sequence[int]) -> list[int]:
     """Those among the jobs that nothing stands in the way of, in their order: the set twin of staff.retry's look."""
-    costly = [Charge.POSSIBLE, Charge.CHARGED]
+    costly = [Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF]
     in_the_way = ProviderTask.objects.filter(job=OuterRef("pk")).filter(
         Q(blocks_send=True)
         | Q(released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=costly)
-        | Q(stored_at__isnull=False)  # kept after a person's decision
+        # A result that fits the prompt is here already: staff.check_no_result.
+        | Q(
+            state=TaskState.STORED,
+            created_at__gte=Coalesce(OuterRef("edited_at"), OuterRef("created_at")),
+        )
     )
     # "Gave up" released the send; that was no word on sending again.
     given_up = ProviderTask.objects.filter(

@@ -154,6 +154,8 @@ def _cases(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
             detail=case.detail,
             opened_at=now,
             due_at=now + due_after(case.kind),
+            # Whoever decided hears of it: the case is theirs.
+            owner_id=job.decided_by_id if case.kind is CaseKind.LATE_RESULT else None,
         )
         for case in decision.open
     ]
@@ -250,6 +252,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
             target_id=job.target_id,
             attempts_since=job.attempts_since,
             decided_by_person=job.decided_at is not None,
+            edited_at=job.edited_at,
             tasks=[view(task, kind=job.kind, now=now) for task in tasks[job.pk]],
             open_cases=frozenset(opened[job.pk]),
             closed_by_person=frozenset(closed[job.pk]),

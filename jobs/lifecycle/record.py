@@ -319,7 +319,7 @@ def _orphan_case(fact: Fact, why: str) -> None:
     """
     kept = {"fact": _storable(to_plain(fact)), "why": _storable(why[:500])}
     opened = Case.objects.select_for_update().filter(
-        kind=CaseKind.ORPHAN, job=None, task=None, resolved_at__isnull=True
+        kind=CaseKind.ORPHAN, job=None, task=None, orphan=None, resolved_at__isnull=True
     )
     # A person may close the case between our finding it open and our locking it: then a new one is opened.
     while (case := opened.first()) is None:

@@ -30,10 +30,11 @@ Actor = AbstractBaseUser | None
 _PERSON_MAY_RELEASE = frozenset(
     {TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN}
 )
+_HAS_COST = [Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF]
 
 
 @contextmanager
-def _locked(job_id: int) -> Iterator[Job]:
+def locked(job_id: int) -> Iterator[Job]:
     """The job and its tasks under their row locks, in one transaction with everything done to them.
 
     The tasks too, as a decision does: no fact and no arm slips in between a verb's look at them and its writing.
@@ -51,17 +52,14 @@ def _lock_tasks(job_id: int) -> None:
     list(tasks.select_for_update(no_key=True).values_list("pk"))
 
 
-def _blocking(job: Job) -> ProviderTask | None:
+def in_the_way(job: Job) -> ProviderTask | None:
     """What stands in the way of a further send: the task that blocks, or one released as free that turned out not to be."""
     not_free_after_all = Q(
-        released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT],
-        charge__in=[Charge.POSSIBLE, Charge.CHARGED],
+        released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=_HAS_COST
     )
     if job.decided_at is not None:
         # "Gave up" released the send; that was no word on sending again.
-        not_free_after_all |= Q(
-            released_by=Release.PERSON, charge__in=[Charge.POSSIBLE, Charge.CHARGED]
-        )
+        not_free_after_all |= Q(released_by=Release.PERSON, charge__in=_HAS_COST)
     return (
         ProviderTask.objects.filter(Q(blocks_send=True) | not_free_after_all, job=job)
         .order_by("-blocks_send", "created_at")
@@ -69,18 +67,34 @@ def _blocking(job: Job) -> ProviderTask | None:
     )
 
 
-def _may_release(task: ProviderTask) -> bool:
+def check_no_result(job: Job) -> None:
+    """Refused where a result that fits is here already, kept after a decision: it is delivered, not paid for once more."""
+    stored = ProviderTask.objects.filter(
+        job=job, stored_at__isnull=False, created_at__gte=job.edited_at or job.created_at
+    )
+    if job.state != JobState.SUCCEEDED and stored.exists():
+        raise Refused(
+            _(
+                "A result of job %(job)s is here already: deliver it, or ask for another in a new job."
+            )
+            % {"job": job.pk}
+        )
+
+
+def may_release(task: ProviderTask) -> bool:
+    """Never what is about to be sent or being sent."""
     return TaskState(task.state) in _PERSON_MAY_RELEASE or (
-        task.state in {TaskState.REFUSED, TaskState.UNSENT} and task.charge == Charge.CHARGED
+        task.state in {TaskState.REFUSED, TaskState.UNSENT}
+        and task.charge in {Charge.CHARGED, Charge.WRITTEN_OFF}
     )
 
 
-def _money(task: ProviderTask) -> str:
+def money(task: ProviderTask) -> str:
     amount: Decimal = task.cost if task.cost is not None else task.estimated_cost
     return f"{amount.normalize():f} {task.currency}"
 
 
-def _pending(
+def back_to_queue(
     job: Job, *, now: datetime, reason: str, text: str, target_id: int | None = None
 ) -> None:
     """Back to the queue with a new start. The caller has made sure that nothing blocks a send."""
@@ -98,30 +112,29 @@ def _pending(
     bell.ring()
 
 
-def _close_cases(job: Job, *, now: datetime, actor: Actor, resolution: str) -> None:
+def close_cases(job: Job, *, now: datetime, actor: Actor, resolution: str) -> None:
     Case.objects.filter(job=job, resolved_at__isnull=True).exclude(kind=CaseKind.PAID_TWICE).update(
         resolved_at=now, resolution=resolution, resolved_by_id=actor.pk if actor else None
     )
 
 
-def _check_free(job: Job) -> None:
-    task = _blocking(job)
+def check_free(job: Job) -> None:
+    """Refused where an earlier send stands in the way, may have cost, or has brought a result."""
+    task = in_the_way(job)
     if task is None:
-        # A result that came after a person's decision is kept beside the job: it is there, and paid for.
-        if job.state != JobState.SUCCEEDED and job.tasks.filter(stored_at__isnull=False).exists():
-            raise Refused(
-                _(
-                    "A result of job %(job)s is here already: resolve the job with it, or ask for another in a new job."
-                )
-                % {"job": job.pk}
-            )
+        check_no_result(job)
         return
     if task.charge in {Charge.POSSIBLE, Charge.CHARGED}:
         raise Refused(
             _(
                 "Job %(job)s can't simply be retried: its last send may have cost %(money)s and is %(state)s."
             )
-            % {"job": job.pk, "money": _money(task), "state": ProviderTask.State(task.state).label}
+            % {"job": job.pk, "money": money(task), "state": ProviderTask.State(task.state).label}
+        )
+    if task.charge == Charge.WRITTEN_OFF:
+        raise Refused(
+            _("Job %(job)s can't simply be retried: %(money)s of an earlier send were written off.")
+            % {"job": job.pk, "money": money(task)}
         )
     raise Refused(_("Job %(job)s is about to be sent already.") % {"job": job.pk})
 
@@ -131,14 +144,14 @@ def _check_free(job: Job) -> None:
 
 def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
     """Start anew where the earlier sends are proven to have cost nothing."""
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         if job.state not in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}:
             raise Refused(_("Job %(job)s is %(state)s; only failed, cancelled or manual jobs are retried.")
                           % {"job": job.pk, "state": job.get_state_display()})  # fmt: skip
-        _check_free(job)
-        _close_cases(job, now=now, actor=actor, resolution="retried")
+        check_free(job)
+        close_cases(job, now=now, actor=actor, resolution="retried")
         first = job.route[0] if job.state == JobState.FAILED else None
-        _pending(job, now=now, reason="retried", text=reason, target_id=first)
+        back_to_queue(job, now=now, reason="retried", text=reason, target_id=first)
         events.write(
             [events.event(job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason)]
         )
@@ -146,30 +159,32 @@ def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None
 
 def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
     """Send again although the earlier send may have been charged. Booked with its money as a possible duplicate."""
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         if job.state in {JobState.SUCCEEDED, JobState.PENDING}:
             raise Refused(
                 _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
             )
-        task = _blocking(job)
+        check_no_result(job)
+        task = in_the_way(job)
         if task is None:
             raise Refused(
                 _("Nothing stands in the way of job %(job)s: use retry.") % {"job": job.pk}
             )
-        if not _may_release(task):
+        outdated = job.edited_at is not None and task.created_at < job.edited_at
+        if not may_release(task) and not (outdated and task.state == TaskState.STORED):
             raise Refused(_("The send of job %(job)s is under way right now.") % {"job": job.pk})
         ProviderTask.objects.filter(pk=task.pk).update(
             blocks_send=False,
             released_by=Release.PERSON,
             released_user_id=actor.pk if actor else None,
         )
-        _close_cases(job, now=now, actor=actor, resolution="sent_again")
-        _pending(job, now=now, reason="sent_again", text=reason)
+        close_cases(job, now=now, actor=actor, resolution="sent_again")
+        back_to_queue(job, now=now, reason="sent_again", text=reason)
         events.write(
             [
                 events.event(
                     job_id=job.pk, task_id=task.pk, kind="sent_again", now=now, actor=actor, reason=reason,
-                    possible_duplicate=_money(task),
+                    possible_duplicate=money(task),
                 )
             ]
         )  # fmt: skip
@@ -179,7 +194,7 @@ def retry_on_target(
     *, job_id: int, target_id: int, actor: Actor, now: datetime, reason: str = ""
 ) -> None:
     """Like retry, on a target of the person's choice."""
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         target = Target.objects.filter(pk=target_id).first()
         if target is None or not target.open:
             raise Refused(_("That target is closed."))
@@ -187,11 +202,11 @@ def retry_on_target(
             raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
         if job.state == JobState.PENDING and job.target_id == target.pk and job.not_before <= now:
             raise Refused(_("Job %(job)s waits for that target already.") % {"job": job.pk})
-        _check_free(job)
-        _close_cases(job, now=now, actor=actor, resolution="retried")
+        check_free(job)
+        close_cases(job, now=now, actor=actor, resolution="retried")
         route = [target.pk, *[pk for pk in job.route if pk != target.pk]]
         Job.objects.filter(pk=job.pk).update(route=route)
-        _pending(job, now=now, reason="retried", text=reason, target_id=target.pk)
+        back_to_queue(job, now=now, reason="retried", text=reason, target_id=target.pk)
         events.write(
             [
                 events.event(
@@ -208,13 +223,13 @@ def retry_on_target(
 
 def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
     """A person takes the job over; the machine sends nothing more for it, but watches what is under way."""
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         if job.state == JobState.SUCCEEDED:
             raise Refused(_("Job %(job)s has its result.") % {"job": job.pk})
         by_hand = Case.objects.filter(job=job, kind=CaseKind.BY_HAND, resolved_at__isnull=True)
         if by_hand.exists():
             raise Refused(_("Job %(job)s is handled by hand already.") % {"job": job.pk})
-        _withdraw_intent(job, now=now)
+        withdraw_intent(job, now=now)
         Case.objects.create(
             kind=CaseKind.BY_HAND, job=job, opened_at=now, note=note,
             due_at=now + decide.due_after(CaseKind.BY_HAND), owner_id=actor.pk if actor else None,
@@ -241,7 +256,7 @@ def resolve(
 
     Sends under way stay watched; what they bring is kept and announced, never delivered over this decision.
     """
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         if job.state in {JobState.SUCCEEDED, JobState.CANCELLED}:
             raise Refused(
                 _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
@@ -252,7 +267,7 @@ def resolve(
             raise Refused(
                 _("Say in the note what was done; whoever reads this later will need it.")
             )
-        _withdraw_intent(job, now=now)
+        withdraw_intent(job, now=now)
         delivered = None
         if stored is not None:
             delivered = Result.objects.create(
@@ -260,8 +275,8 @@ def resolve(
                 media_type=stored.media_type, size_bytes=stored.size_bytes, width=stored.width, height=stored.height,
                 created_at=now, uploaded_by_id=actor.pk if actor else None,
             )  # fmt: skip
-        _release_by_person(job, actor=actor)
-        _close_cases(job, now=now, actor=actor, resolution=outcome)
+        release_by_person(job, actor=actor)
+        close_cases(job, now=now, actor=actor, resolution=outcome)
         Job.objects.filter(pk=job.pk).update(
             state=JobState.SUCCEEDED if outcome == "done" else JobState.FAILED,
             reason=outcome, reason_text=note, delivered=delivered, finished_at=now,
@@ -278,12 +293,12 @@ def resolve(
 
 def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
     """Nothing more is sent. A send under way is still watched, and what it cost stays on the books."""
-    with _locked(job_id) as job:
+    with locked(job_id) as job:
         if job.state in ENDED:
             raise Refused(
                 _("Job %(job)s is %(state)s.") % {"job": job.pk, "state": job.get_state_display()}
             )
-        _withdraw_intent(job, now=now)
+        withdraw_intent(job, now=now)
         Case.objects.filter(job=job, kind=CaseKind.BY_HAND, resolved_at__isnull=True).update(
             resolved_at=now, resolution="cancelled", resolved_by_id=actor.pk if actor else None
         )
@@ -296,7 +311,7 @@ def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> Non
         )
 
 
-def _withdraw_intent(job: Job, *, now: datetime) -> None:
+def withdraw_intent(job: Job, *, now: datetime) -> None:
     """Turn an intent that is not armed yet into unsent. An arm at this moment either wins the row first, and then the
     task is watched, or finds it withdrawn and sends nothing."""
     ProviderTask.objects.filter(job=job, armed_at__isnull=True, unsent_at__isnull=True).update(
@@ -308,9 +323,9 @@ def _withdraw_intent(job: Job, *, now: datetime) -> None:
     )
 
 
-def _release_by_person(job: Job, *, actor: Actor) -> None:
-    task = _blocking(job)
-    if task is not None and _may_release(task):
+def release_by_person(job: Job, *, actor: Actor) -> None:
+    task = in_the_way(job)
+    if task is not None and may_release(task):
         ProviderTask.objects.filter(pk=task.pk).update(
             blocks_send=False,
             released_by=Release.PERSON,
@@ -343,15 +358,25 @@ def poll_now(*, task_id: UUID, actor: Actor, now: datetime) -> None:
 
 
 def attach_provider_id(
-    *, task_id: UUID, provider_id: str, actor: Actor, now: datetime, reason: str, poll_at: datetime
+    *,
+    task_id: UUID,
+    provider_id: str,
+    actor: Actor,
+    now: datetime,
+    reason: str,
+    poll_at: datetime,
+    kind: str = "id_attached",
 ) -> None:
-    """Tell an unknown send what its id at the provider is. The caller has checked the id at the provider (jobs/attach.py)."""
+    """Tell an unknown send what its id at the provider is. The caller has checked the id at the provider (jobs/attach.py).
+
+    `kind`: the event's name.
+    """
     try:
         with transaction.atomic():
             found = ProviderTask.objects.filter(pk=task_id).values_list("job_id", flat=True).first()
             if found is None:
                 raise Refused(_("There is no such task."))
-            with _locked(found) as job:
+            with locked(found) as job:
                 task = ProviderTask.objects.select_for_update(no_key=True).get(pk=task_id)
                 if task.provider_id is not None or task.armed_at is None:
                     raise Refused(_("This task has an id already, or was never sent."))
@@ -362,7 +387,7 @@ def attach_provider_id(
                 events.write(
                     [
                         events.event(
-                            job_id=job.pk, task_id=task_id, kind="id_attached", now=now, actor=actor, reason=reason,
+                            job_id=job.pk, task_id=task_id, kind=kind, now=now, actor=actor, reason=reason,
                             provider_id=provider_id,
                         )
                     ]

@@ -8,15 +8,25 @@ from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
 EXIT_BAD_INPUT = 2
+EXIT_REFUSED = 3
 
 
-def actor(username: str) -> AbstractBaseUser | None:
-    """The user of that name; None for "". CommandError (exit code 2) where there is none."""
+def actor(username: str, permission: str) -> AbstractBaseUser | None:
+    """The user of that name, who may do it; None for "": whoever has the shell has the database anyway.
+
+    CommandError where there is no such user (exit code 2), or they may not (3).
+    """
     if not username:
         return None
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise CommandError(
             _("There is no user “%(name)s”.") % {"name": username}, returncode=EXIT_BAD_INPUT
+        )
+    if not user.has_perm(permission):
+        raise CommandError(
+            _("“%(name)s” may not do this (%(permission)s).")
+            % {"name": username, "permission": permission},
+            returncode=EXIT_REFUSED,
         )
     return user

@@ -2,11 +2,13 @@
 
 from jobs.models.alert import Alert, AlertChannel
 from jobs.models.batch import Batch, BatchDraft, BatchEvent
+from jobs.models.bulk import BulkChunk, BulkRun, BulkSkip
 from jobs.models.case import Case, StandingDecision
 from jobs.models.event import JobEvent
 from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.result import Result
+from jobs.models.statement import Orphan, Statement
 from jobs.models.task import PolzaTask, ProviderTask
 
 __all__ = [
@@ -15,17 +17,22 @@ __all__ = [
     "Batch",
     "BatchDraft",
     "BatchEvent",
+    "BulkChunk",
+    "BulkRun",
+    "BulkSkip",
     "Case",
     "Hold",
     "Job",
     "JobEvent",
     "JobPhoto",
     "Lane",
+    "Orphan",
     "PolzaTask",
     "ProviderTask",
     "Result",
     "SpoolHost",
     "StandingDecision",
+    "Statement",
     "Tenant",
     "TenantEvent",
     "TenantOlder",

@@ -29,6 +29,7 @@ class Case(models.Model):
         BY_HAND = CaseKind.BY_HAND, _("handled by hand")
         REFUSED_BY_ALL = CaseKind.REFUSED_BY_ALL, _("no target made it")
         ATTEMPTS_EXHAUSTED = CaseKind.ATTEMPTS_EXHAUSTED, _("attempts exhausted")
+        LATE_RESULT = CaseKind.LATE_RESULT, _("a result came after the decision")
         PAID_TWICE = CaseKind.PAID_TWICE, _("paid twice?")
         DEAD_CALLBACK = CaseKind.DEAD_CALLBACK, _("callback never delivered")
         ORPHAN = CaseKind.ORPHAN, _("at the provider without a job")
@@ -39,6 +40,10 @@ class Case(models.Model):
     )
     task = models.ForeignKey(
         ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="cases"
+    )
+    # Set for generations of a provider's history that no job belongs to: each is a case of its own.
+    orphan = models.OneToOneField(
+        "jobs.Orphan", on_delete=models.PROTECT, null=True, blank=True, related_name="case"
     )
     money_at_risk = models.DecimalField(
         _("money at risk"), max_digits=14, decimal_places=4, default=0
@@ -64,7 +69,7 @@ class Case(models.Model):
         permissions = [("work_case", _("Can take and note a case"))]
         constraints = [
             models.UniqueConstraint(
-                fields=["kind", "job", "task"],
+                fields=["kind", "job", "task", "orphan"],
                 condition=Q(resolved_at__isnull=True),
                 name="case_one_open",
                 nulls_distinct=False,

@@ -157,6 +157,10 @@ class Job(models.Model):
         _("makes"), max_length=8, choices=Target.Kind.choices, default=Target.Kind.IMAGE
     )
     prompt = models.TextField(_("prompt"))
+    # As it was asked for, once a person has edited it; "" where nobody has. Each edit stands in the timeline.
+    original_prompt = models.TextField(_("original prompt"), blank=True, default="", db_default="")
+    # Sends before this were made with an earlier prompt: their results are kept, never delivered by a machine.
+    edited_at = models.DateTimeField(null=True, blank=True)
     params = models.JSONField(_("parameters"), default=dict, blank=True)
     reference = models.CharField(
         _("reference"), max_length=200, blank=True, help_text=_("The customer's own.")
@@ -205,6 +209,8 @@ class Job(models.Model):
             ("manual_job", _("Can mark a job for manual handling")),
             ("resolve_job", _("Can resolve a job")),
             ("cancel_job", _("Can cancel a job")),
+            ("edit_job", _("Can retry a job with an edited prompt")),
+            ("deliver_job", _("Can deliver another result of a job")),
         ]
         constraints = [
             models.CheckConstraint(

@@ -153,6 +153,14 @@ class ProviderTask(models.Model):
     cost_receipt = models.DecimalField(max_digits=20, decimal_places=10, null=True, blank=True)
     cost_staff = models.DecimalField(max_digits=20, decimal_places=10, null=True, blank=True)
     staff_charge = models.CharField(max_length=12, null=True, blank=True)  # noqa: DJ001  refunded or written_off
+    # Who settled the money, when, and by which reference of the provider's.
+    staff_at = models.DateTimeField(_("money settled"), null=True, blank=True)
+    staff_user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    staff_reference = models.CharField(
+        _("the provider's reference"), max_length=200, blank=True, default="", db_default=""
+    )
     failure_class = models.CharField(max_length=20, blank=True)
     failure_code = models.CharField(max_length=80, blank=True)
     failure_text = models.TextField(blank=True)
@@ -219,6 +227,10 @@ class ProviderTask(models.Model):
         permissions = [
             ("poll_providertask", _("Can ask the provider now")),
             ("attach_providertask", _("Can attach a provider id")),
+            ("accept_providertask", _("Can accept a candidate of the provider's history")),
+            ("absent_providertask", _("Can send again what the provider says never arrived")),
+            ("writeoff_providertask", _("Can write a charge off")),
+            ("refund_providertask", _("Can mark a charge as refunded")),
         ]
         constraints = [
             # P2: at most one task a job may stand in the way of a further send.
@@ -242,6 +254,11 @@ class ProviderTask(models.Model):
             models.CheckConstraint(
                 condition=Q(armed_at__isnull=True) ^ Q(send_not_after__isnull=False),
                 name="task_armed_with_fence",
+            ),
+            models.CheckConstraint(
+                condition=Q(staff_charge__isnull=True)
+                | Q(staff_charge__in=["refunded", "written_off"]),
+                name="task_staff_charge_known",
             ),
         ]
         indexes = [

@@ -11,22 +11,28 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 
 from jobs import display, progress
+from jobs.admin import batch_verbs
 from jobs.clock import clock
 from jobs.lifecycle import batches
 from jobs.lifecycle.batches import Done
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, actor
+from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
 from jobs.models import Batch
 from jobs.progress import Progress
 from jobs.states import JobState
 
-EXIT_REFUSED = 3
 _LIST_LIMIT = 20
 _VERBS: dict[str, tuple[Callable[..., Done], str]] = {
     "pause": (batches.pause, "send nothing more of it for now"),
     "resume": (batches.resume, "let it go on"),
     "cancel": (batches.cancel_rest, "cancel what waits; what is under way goes on"),
     "retry-failed": (batches.retry_failed, "start the failed ones anew that have cost nothing"),
+}
+_PERMISSIONS = {
+    "pause": batch_verbs.PAUSE.permission,
+    "resume": batch_verbs.RESUME.permission,
+    "cancel": batch_verbs.CANCEL_REST.permission,
+    "retry-failed": batch_verbs.RETRY_FAILED.permission,
 }
 
 
@@ -63,7 +69,7 @@ class Command(BaseCommand):
             self._tell([batch], options)
             return
         verb, _help = _VERBS[options["what"]]
-        by = actor(options["username"])
+        by = actor(options["username"], _PERMISSIONS[options["what"]])
         try:
             done = verb(batch_id=batch.pk, actor=by, now=clock.now(), reason=options["reason"])
         except Refused as refused:

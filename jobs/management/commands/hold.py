@@ -8,12 +8,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 
+from jobs.admin import holds
 from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, actor
-
-EXIT_REFUSED = 3
+from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
 
 
 class Command(BaseCommand):
@@ -33,8 +32,13 @@ class Command(BaseCommand):
         if options["what"] == "press" and not options["reason"].strip():
             raise CommandError(_("Say why, with --reason."), returncode=EXIT_BAD_INPUT)
         verb = staff.press_red_button if options["what"] == "press" else staff.lift_red_button
+        permission = (holds.PRESS if options["what"] == "press" else holds.LIFT).permission
         try:
-            verb(actor=actor(options["username"]), now=clock.now(), reason=options["reason"])
+            verb(
+                actor=actor(options["username"], permission),
+                now=clock.now(),
+                reason=options["reason"],
+            )
         except Refused as refused:
             raise CommandError(str(refused), returncode=EXIT_REFUSED) from refused
         pressed = options["what"] == "press"

@@ -15,17 +15,31 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import display, phases, results
+from jobs import attach, display, phases, results
+from jobs.admin import verbs
 from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, actor
-from jobs.models import Batch, Case, Job, JobEvent, ProviderTask, Tenant
+from jobs.management import one_thing
+from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
+from jobs.models import Batch, Case, Job, JobEvent, ProviderTask, Result, Tenant
 from jobs.states import JobState, Phase
 from providers.contract import Charge
 
-EXIT_REFUSED = 3
 LIST_LIMIT = 50
+# Verbs over numbers or a filter: permission and help.
+_MANY = {
+    "retry": (
+        verbs.RETRY.permission,
+        "start anew where the earlier sends are proven to have cost nothing",
+    ),
+    "manual": (verbs.MANUAL.permission, "a person takes it over; nothing more is sent for it"),
+    "resolve": (verbs.RESOLVE.permission, "end it by a person's word"),
+    "cancel": (
+        verbs.CANCEL.permission,
+        "send nothing more; what is under way is still watched",
+    ),
+}
 
 
 class Command(BaseCommand):
@@ -42,12 +56,7 @@ class Command(BaseCommand):
         one = parts.add_parser("show", help="one job with its sends, cases and timeline")
         one.add_argument("id", type=int)
         one.add_argument("--json", action="store_true", dest="as_json")
-        for name, help_text in (
-            ("retry", "start anew where the earlier sends are proven to have cost nothing"),
-            ("manual", "a person takes it over; nothing more is sent for it"),
-            ("resolve", "end it by a person's word"),
-            ("cancel", "send nothing more; what is under way is still watched"),
-        ):
+        for name, (_permission, help_text) in _MANY.items():
             verb = parts.add_parser(name, help=help_text)
             verb.add_argument("id", type=int, nargs="*", help="job numbers; or use the filters")
             _choose(verb)
@@ -61,6 +70,7 @@ class Command(BaseCommand):
                 verb.add_argument("--note", required=True)
             if name == "resolve":
                 verb.add_argument("--outcome", choices=["done", "gave_up"], required=True)
+        one_thing.add_parsers(parts)
 
     def handle(self, **options: Any) -> None:
         match options["what"]:
@@ -68,6 +78,8 @@ class Command(BaseCommand):
                 self._list(options)
             case "show":
                 self._show(options)
+            case what if what in one_thing.COMMANDS:
+                self._decide_one(options)
             case _:
                 self._decide(options)
 
@@ -115,6 +127,8 @@ class Command(BaseCommand):
             "prompt": job.prompt,
             "file": str(results.path_of(job.delivered.key)) if job.delivered else "",
             "sends": [_send(task) for task in tasks],
+            "results": [_result(result, job) for result in job.results.order_by("pk")],
+            "original_prompt": job.original_prompt,
             "cases": [_case(case) for case in job.cases.order_by("pk")],
             "events": [_event(event) for event in job.events.order_by("pk")],
         }
@@ -132,6 +146,13 @@ class Command(BaseCommand):
                 f"send       {task.pk}  {display.task_look(task).word}  "
                 f"{display.CHARGES[Charge(task.charge)].word}  {money}  {task.provider_id or ''}".rstrip()
             )
+            for one in attach.candidates(task):
+                self.stdout.write(
+                    f"           {_('candidate')} {one['id']}  {one.get('model', '')}  {one.get('status', '')}".rstrip()
+                )
+        for row in told["results"] if len(told["results"]) > 1 else ():
+            whether = _("delivered") if row["delivered"] else _("kept beside")
+            self.stdout.write(f"result     {row['id']}  {whether}  {row['file']}")
         for case in job.cases.order_by("pk"):
             how = display.RESOLUTIONS.get(case.resolution, case.resolution) or _("open")
             self.stdout.write(f"case       {case.get_kind_display()}  {how}  {case.note}".rstrip())
@@ -143,7 +164,7 @@ class Command(BaseCommand):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _decide(self, options: dict[str, Any]) -> None:
-        by = actor(options["username"])
+        by = actor(options["username"], _MANY[options["what"]][0])
         ids = _ids(options)
         if not ids:
             raise CommandError(_("No job matches."), returncode=EXIT_BAD_INPUT)
@@ -159,6 +180,27 @@ class Command(BaseCommand):
             for row in rows:
                 self.stdout.write(f"#{row['id']}  {options['what']}: {row['refused'] or well}")
         if not all(row["done"] for row in rows):
+            sys.exit(EXIT_REFUSED)
+
+    def _decide_one(self, options: dict[str, Any]) -> None:
+        """Decisions about one job or one send, which nobody makes by the dozen."""
+        by = actor(options["username"], one_thing.COMMANDS[options["what"]].permission)
+        refused = ""
+        try:
+            one_thing.run(options, by, clock.now())
+        except Refused as said:
+            refused = str(said)
+        if options["as_json"]:
+            told = {
+                "what": options["what"],
+                "id": str(options["id"]),
+                "done": not refused,
+                "refused": refused,
+            }
+            self.stdout.write(json.dumps(told, ensure_ascii=False))
+        else:
+            self.stdout.write(f"{options['id']}  {options['what']}: {refused or _('done')}")
+        if refused:
             sys.exit(EXIT_REFUSED)
 
 
@@ -293,6 +335,17 @@ def _send(task: ProviderTask) -> dict[str, Any]:
         "provider_id": task.provider_id,
         "blocks_send": task.blocks_send,
         "failure": task.failure_text,
+        "candidates": attach.candidates(task),
+        "settled_reference": task.staff_reference,
+    }
+
+
+def _result(result: Result, job: Job) -> dict[str, Any]:
+    return {
+        "id": result.pk,
+        "send": str(result.task_id) if result.task_id else None,
+        "delivered": result.pk == job.delivered_id,
+        "file": str(results.path_of(result.key)),
     }
 
 

@@ -18,15 +18,15 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from jobs import balance, display, panel
+from jobs.admin import provider_verbs
 from jobs.clock import clock
 from jobs.lifecycle import limits, providers
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, actor
+from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
 from jobs.panel import AccountView, Closed, ModelView, Panel
 from providers.models import Account, QuotaWindow
 from providers.word import Told, Usage
 
-EXIT_REFUSED = 3
 EXIT_UNREAD = 3
 _LENGTHS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "once": None}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -106,7 +106,7 @@ class Command(BaseCommand):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _do(self, options: dict[str, Any]) -> None:
-        by = actor(options["username"])
+        by = actor(options["username"], _permission(options))
         account = _chosen(panel.read(now=clock.now(), counts=False), options["account"])
         model = _chosen_model(account, options.get("model", ""))
         verb = _verb(options, account, model, by)
@@ -142,6 +142,14 @@ def _show_options(parser: argparse.ArgumentParser, *, top: bool = False) -> None
         default=default,
         help="ask each account what money is left (free)",
     )
+
+
+def _permission(options: dict[str, Any]) -> str:
+    """That of the panel's verb of the same name."""
+    if options["what"] == "limit" and options["window"]:
+        return provider_verbs.CHANGE.permission
+    verbs = {verb.name: verb for verb in provider_verbs.OF_PLACE}
+    return verbs[options["what"]].permission
 
 
 def _limit_options(parser: argparse.ArgumentParser) -> None:

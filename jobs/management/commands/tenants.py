@@ -15,14 +15,14 @@ from jobs import tenancy
 from jobs.clock import clock
 from jobs.lifecycle import tenants
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, actor
+from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
 from jobs.models import Tenant
 from jobs.tenancy import View
 from providers import registry
 from providers.models import Target
 
-EXIT_REFUSED = 3
 _NONE = "none"
+_PERMISSIONS = {"add": "jobs.add_tenant", "set": "jobs.change_tenant"}
 
 
 class Command(BaseCommand):
@@ -64,7 +64,7 @@ class Command(BaseCommand):
             self.stdout.write(_("No tenants yet"))
 
     def _set(self, options: dict[str, Any]) -> None:
-        by = actor(options["username"])
+        by = actor(options["username"], _PERMISSIONS[options["what"]])
         values = _values(options)
         try:
             if options["what"] == "add":
