@@ -28,7 +28,9 @@ from jobs import bell, engine, lanes, results
 from jobs.alerts import send
 from jobs.clock import clock
 from jobs.lifecycle import alerts, batches, bulk
+from jobs.lifecycle import statement as statements
 from jobs.lifeline import lane_limit_s, lifeline
+from jobs.stages import statement
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ def ring_each_minute() -> str:
     rang = ring_if_work_waits()
     batches.complete(now=clock.now())
     _call_for_bulk_work()
+    for statement_id in statements.left_behind(now=clock.now()):
+        statement.start(statement_id)
     _look_after_alerts()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"
@@ -127,11 +131,16 @@ def work_bulk() -> str:
             if step is not bulk.Step.WORKED:
                 return str(step.value)
         _call_for_bulk_work()
-    except Exception as error:
+    except bulk.ChunkError as error:
         logger.exception("bulk.not_worked")
         close_old_connections()
         with contextlib.suppress(Error):
-            bulk.note_trouble(trouble=type(error).__name__, now=clock.now())
+            bulk.note_trouble(
+                run_id=error.run_id, trouble=type(error.__cause__).__name__, now=clock.now()
+            )
+        return "failed"
+    except Error:
+        logger.exception("bulk.not_worked")
         return "failed"
     return "worked"
 

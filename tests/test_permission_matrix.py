@@ -206,6 +206,10 @@ def _providers(verb: str, *more: str) -> Callable[[Any], list[str]]:
     return lambda thing: ["providers", verb, thing.fingerprint, *more]
 
 
+def _tenant(_thing: Any) -> dict[str, Any]:
+    return {"tenant": factories.tenant().pk}
+
+
 def _other(_thing: Any) -> dict[str, Any]:
     return {"target": factories.target("other").pk}
 
@@ -247,7 +251,7 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("batch", "resume"): Row(OPERATOR, paused, _none, _batches("resume")),
     ("batch", "retarget-rest"): Row(OPERATOR, batch(), _other, None),
     ("batch", "cancel-rest"): Row(OPERATOR, batch(), _none, _batches("cancel")),
-    ("orphan", "adopt"): Row(OPERATOR, orphan, _none, None),
+    ("orphan", "adopt"): Row(OPERATOR, orphan, _tenant, None),
     ("orphan", "dispute"): Row(OPERATOR, orphan, _with(reference="R-1", note="x"), None),
     ("bulkrun", "abort"): Row(OPERATOR, run, _none, lambda made: ["bulk", "abort", str(made.pk)]),
     ("provider", "probe"): Row(OPERATOR, account_that(state="down", gate="open", next_try_at=60 * MINUTE), _none, _providers("probe")),

@@ -20,6 +20,7 @@ from django.urls import reverse
 from pytest_django import Settings
 from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
 
+from jobs import tasks
 from jobs.clock import clock
 from jobs.lifecycle import record, staff
 from jobs.lifecycle import statement as lifecycle
@@ -187,6 +188,30 @@ def test_a_slice_that_was_killed_costs_only_itself(sandbox: Sandbox) -> None:
     assert (row.state, row.told["matched"]) == ("ready", 3)
     assert not reading._keep(2), "the killed one, had it only slept, writes nothing any more"
     assert lifecycle.store(statement_id=row.pk, claim=claim, told={}, findings=[], read_at=row.asked_at, now=row.asked_at) is None  # fmt: skip
+
+
+def test_the_minutes_ring_goes_on_with_what_nobody_is_at(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(stage, "start", started.append)
+    account()
+    row = ask()
+    tasks.ring_each_minute()
+    assert started == [], "its message may still be on the way"
+    silent = clock.now() - timedelta(seconds=lifecycle.LEASE_S + 1)
+    Statement.objects.update(asked_at=silent)
+    tasks.ring_each_minute()
+    assert started == [row.pk], "the message was lost"
+    assert lifecycle.take(statement_id=row.pk, claim=uuid.uuid4(), now=clock.now()) is not None
+    tasks.ring_each_minute()
+    assert started == [row.pk], "somebody is at it"
+    Statement.objects.update(beat_at=silent)
+    tasks.ring_each_minute()
+    assert started == [row.pk, row.pk], "whoever was at it is dead"
+    read(row)
+    tasks.ring_each_minute()
+    assert started == [row.pk, row.pk], "and it is read to its end"
 
 
 def test_a_second_ask_for_what_is_being_read_joins_it(sandbox: Sandbox) -> None:

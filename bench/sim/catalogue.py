@@ -270,8 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "retry_ignores_a_kept_result", "what came after a decision, and was paid for, is made and paid for once more",
-        (("jobs.lifecycle.staff", "        if job.state != JobState.SUCCEEDED and job.tasks.filter(stored_at__isnull=False).exists():\n",
-          "        if job.state == JobState.SUCCEEDED:\n"),),
+        (("jobs.lifecycle.staff", "    if job.state != JobState.SUCCEEDED and stored.exists():\n", "    if job.state == JobState.SUCCEEDED:\n"),),
         catcher="tests/test_verbs.py",
     ),
     # --- recovery -----------------------------------------------------------------------------------------------------

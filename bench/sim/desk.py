@@ -35,6 +35,7 @@ from providers import registry
 from providers.contract import Account
 from providers.http import Transport
 from providers.models import QuotaWindow, Target
+from providers.sandbox.ledger import Task as Made
 from providers.sandbox.settings import Settings
 from providers.sandbox.world import World
 
@@ -105,6 +106,9 @@ class Desk:
         self.on_ended: Callable[[Actor], None] = lambda _actor: None
         self.on_kept: Callable[[list[Fact]], None] = lambda _facts: None
         self.lanes: dict[Actor, str] = {}  # alive, and their host
+        self.workers: set[Actor] = set()  # at bulk work or a statement
+        self.planted = 0  # generations of another program with our key
+        self.next_work_at = turns.now
         self.keys = ["pza_sim_1"]
         self.storage_fails = False
         self.quiet = self.disk_lost = False
@@ -159,6 +163,10 @@ class Desk:
             tenant=self.tenants[0], actor=None, now=self.clock.moment(), token=uuid.uuid4(),
         )  # fmt: skip
         self.last_moved = self.turns.now
+
+    def made_for(self, task_id: uuid.UUID) -> list[Made]:
+        """What the provider made for a send of ours; nobody but the sandbox knows for sure."""
+        return [one for one in self.world.ledger.tasks.values() if one.correlation == str(task_id)]
 
     # --- lanes --------------------------------------------------------------------------------------------------------
 

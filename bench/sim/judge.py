@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import connections
 from django.db.models import Count, Q
 
+from bench.sim import office
 from bench.sim.desk import Desk
 from bench.sim.nemesis import Nemesis
 from bench.sim.turns import Actor
@@ -208,6 +209,8 @@ class Judge:
         )
         if states & open_states:
             return False
+        if office.busy():
+            return False
         if not watching:
             return True
         watched = ProviderTask.objects.exclude(cases__resolved_at=None, cases__isnull=False)
@@ -246,6 +249,8 @@ class Judge:
         self._events_are_legal()
         self._verdicts_are_the_providers()
         self._batches_ended_once()
+        for what in office.wrong(self.desk, restored=self.nemesis.restored):
+            self._blame(what)
         connections["default"].check_constraints()
 
     def _jobs_ended(self) -> None:
@@ -286,7 +291,7 @@ class Judge:
         rows = {str(task.pk): task for task in ProviderTask.objects.select_related("job")}
         paid: dict[int, list[ProviderTask]] = defaultdict(list)
         for made in ledger.tasks.values():
-            if not ledger.standing(made.id):
+            if not ledger.standing(made.id) or made.planted:
                 continue
             task = rows.get(made.correlation)
             if task is None:
@@ -312,6 +317,8 @@ class Judge:
             return True
         if task.released_by in _BY_DECISION or task.job.decided_at is not None:
             return True  # a person, or the owner beforehand, has decided about this send
+        if task.staff_charge:
+            return True  # refunded or written off, by a person's word
         if Hold.objects.filter(lifted_at=None).exists() and self.nemesis.restored:
             return True
         return (
@@ -348,9 +355,11 @@ class Judge:
 
     def _verdicts_are_the_providers(self) -> None:
         """Nobody but the provider says that a task has failed or is complete."""
-        made = {task.correlation: task for task in self.desk.world.ledger.tasks.values()}
+        ledger = self.desk.world.ledger
+        made = {task.correlation: task for task in ledger.tasks.values()}
         for task in ProviderTask.objects.all():
-            theirs = made.get(str(task.pk))
+            # What was adopted bears the id of whoever made it, or none.
+            theirs = made.get(str(task.pk)) or ledger.tasks.get(task.provider_id or "")
             if task.failed_at is not None and (theirs is None or theirs.outcome == "completed"):
                 self._blame(f"task {task.pk} is called failed, and the provider never said so")
             if task.completed_at is not None and theirs is None:
@@ -362,6 +371,7 @@ class Judge:
         by_task: dict[Any, list[str]] = defaultdict(list)
         for task_id, kind in (
             JobEvent.objects.filter(task__isnull=False)
+            .exclude(task__events__kind="adopted")  # sent by somebody else
             .order_by("pk")
             .values_list("task_id", "kind")
         ):

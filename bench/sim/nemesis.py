@@ -43,6 +43,8 @@ RATES = {
     "staff": 0.02,
     "duty": 0.004,
     "batch": 0.015,
+    "bulk": 0.01,
+    "statement": 0.012,
     "key rotation": 0.0007,
     "lost disk": 0.001,
     "restore": 0.0015,
@@ -53,6 +55,8 @@ SHARES = {
     "lost disk": 0.15,
     "ambush": 0.7,
     "batch": 0.4,
+    "bulk": 0.35,
+    "statement": 0.3,
 }  # of the seeds; others 0.45
 _NOT_SIMULATED = {"result_oversize", "result_bomb", "slow_drip"}
 _LASTING = {"never", "unknown_final", "lost", "lost_later", "vanished", "failed_then_completed"}
@@ -148,11 +152,12 @@ class Nemesis:
         actor = self.turns.current
         if self.quiet or actor is None:
             return
+        if actor in self.desk.workers:
+            self._may_die(actor, kind, statement)
+        # Staff's own requests fail by themselves often enough.
         if actor not in self.desk.lanes:
-            return  # staff's own requests fail by themselves often enough
-        if kind != "read" and self.chance.strikes("kill", self.rates["kill"]):
-            self._kill(actor, f"{kind} of {statement}")
-            raise Killed
+            return
+        self._may_die(actor, kind, statement)
         if kind in {"after commit", "after claim", "after arm"}:
             if self.chance.strikes("commit lost", self.rates["commit lost"]):
                 self.turns.tell("the answer to its COMMIT is lost")
@@ -172,6 +177,11 @@ class Nemesis:
         elif kind == "statement" and self.chance.strikes("deadlock", self.rates["deadlock"]):
             self.turns.tell(f"deadlock in {statement}")
             raise OperationalError("deadlock detected")
+
+    def _may_die(self, actor: Actor, kind: str, statement: str) -> None:
+        if kind != "read" and self.chance.strikes("kill", self.rates["kill"]):
+            self._kill(actor, f"{kind} of {statement}")
+            raise Killed
 
     def _ambush(self, actor: Actor) -> None:
         """Between claim and arm, where all that arm looks at may change."""

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections
 
-from bench.sim import database, nemesis, staffing
+from bench.sim import database, nemesis, office, staffing
 from bench.sim.chance import Chance
 from bench.sim.database import Database
 from bench.sim.desk import RETENTION_S, Desk
@@ -124,7 +124,7 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     turns.between = day.between
     row, open_s = (2, 12.0) if plan["fragile"] else (health.BAD_IN_A_ROW, health.OPEN_FIRST_S)
     edges = mock.patch.multiple(health, BAD_IN_A_ROW=row, OPEN_FIRST_S=open_s)
-    with _storage_gates(desk), base.watched(), edges:
+    with _storage_gates(desk), base.watched(), office.small_slices(desk), edges:
         try:
             turns.run(lambda: turns.steps >= steps or bool(judge.wrong))
             if not judge.wrong:
@@ -159,6 +159,7 @@ class _Day:
             self.trouble.between_steps()
             staffing.act_sometimes(self.desk)
             staffing.act_on_a_batch_sometimes(self.desk)
+            office.act_sometimes(self.desk)
         elif self.desk.turns.now >= self._next_look_at:
             self._look()
 
@@ -196,6 +197,7 @@ class _Day:
         self._next_look_at = now + 20
         self.judge.stuck_now()
         staffing.top_up(self.desk)
+        office.work_sometimes(self.desk)
         long = self.desk.turns.steps - self._quiet_step >= WATCHING_STEPS
         self._settled = self.judge.settled(watching=not long)
         if now < self._quiet_since + CANARIES_FOR_S and self.judge.outages():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -10,13 +11,15 @@ from django.db import Error
 from django.db.models import Count
 
 from bench.sim.desk import Desk
-from jobs.lifecycle import batches, providers, staff
+from jobs.lifecycle import batches, decisions, providers, staff
 from jobs.lifecycle.errors import Refused
-from jobs.models import Batch, Case, Job, ProviderTask
+from jobs.models import Batch, Case, Job, ProviderTask, Result
+from jobs.states import TaskState
 from providers.models import ProviderState
 
 VERBS = (
     "retry", "resend", "retry_on_target", "mark_manual", "resolve", "cancel", "poll_now", "attach", "close_case",
+    "write_off", "mark_refunded", "confirm_absent", "retry_edited", "deliver_instead",
 )  # fmt: skip
 BATCH_VERBS = (
     "pause",
@@ -58,6 +61,7 @@ def top_up(desk: Desk) -> None:
 
 
 def _try(desk: Desk, verb: str, do: Callable[[Desk, str], None]) -> None:
+    """What is refused, and what the database did not take, has no effect."""
     try:
         do(desk, verb)
     except Refused:
@@ -66,8 +70,19 @@ def _try(desk: Desk, verb: str, do: Callable[[Desk, str], None]) -> None:
         desk.turns.tell(f"{verb} fails: {error}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a person has before them. `common`: who and when, as each verb wants it."""
+
+    desk: Desk
+    job_id: int
+    under_way: bool
+    tasks: Sequence[ProviderTask]
+    common: dict[str, Any]
+
+
 def _do(desk: Desk, verb: str) -> None:
-    chance, now, person = desk.chance, desk.clock.moment(), desk.plan["person"]
+    chance = desk.chance
     jobs = list(Job.objects.order_by("pk").values_list("pk", "state"))
     if not jobs:
         return
@@ -75,49 +90,90 @@ def _do(desk: Desk, verb: str) -> None:
     busy = [pk for pk, state in jobs if state == "active"]
     near = busy if busy and chance.number("staff/near") < 0.6 else [pk for pk, _ in jobs]
     job_id = chance.pick("staff/job", near)
-    common: dict[str, Any] = {"actor": person, "now": now}
     tasks = list(ProviderTask.objects.filter(job_id=job_id).order_by("created_at"))
-    cases = list(Case.objects.filter(job_id=job_id, resolved_at=None).order_by("pk"))
+    common = {"actor": desk.plan["person"], "now": desk.clock.moment()}
+    page = _Page(desk, job_id, under_way=job_id in busy, tasks=tasks, common=common)
+    if verb in _AT_SENDS:
+        _AT_SENDS[verb](page)
+    else:
+        _to_the_job(page, verb)
+    desk.turns.tell(f"{verb} on job {job_id}")
 
-    def attach() -> None:
-        """The right id, as jobs/attach.py would have found it at the provider."""
-        lost = [task for task in tasks if task.provider_id is None and task.armed_at]
-        for task in lost:
-            made = [
-                one for one in desk.world.ledger.tasks.values() if one.correlation == str(task.pk)
-            ]
-            if made:
-                staff.attach_provider_id(
-                    task_id=task.pk,
-                    provider_id=made[0].id,
-                    reason="seen there",
-                    poll_at=now,
-                    **common,
-                )
 
-    def poll() -> None:
-        for task in tasks[-1:]:
-            staff.poll_now(task_id=task.pk, **common)
-
-    def close() -> None:
-        for case in cases[:1]:
-            staff.close_case(case_id=case.pk, resolution="seen", note="simulated", **common)
-
+def _to_the_job(page: _Page, verb: str) -> None:
+    of_job: dict[str, Any] = {"job_id": page.job_id, **page.common}
     verbs: dict[str, Callable[[], None]] = {
-        "retry": lambda: staff.retry(job_id=job_id, **common),
-        "resend": lambda: staff.resend(job_id=job_id, reason="simulated", **common),
-        "retry_on_target": lambda: staff.retry_on_target(job_id=job_id, target_id=desk.targets[-1].pk, **common),
-        "mark_manual": lambda: staff.mark_manual(job_id=job_id, note="simulated", **common),
+        "retry": lambda: staff.retry(**of_job),
+        "resend": lambda: staff.resend(reason="simulated", **of_job),
+        "retry_on_target": lambda: staff.retry_on_target(target_id=page.desk.targets[-1].pk, **of_job),
+        "retry_edited": lambda: decisions.retry_edited(prompt="a dog", **of_job),
+        "mark_manual": lambda: staff.mark_manual(note="simulated", **of_job),
         "resolve": lambda: staff.resolve(
-            job_id=job_id, outcome=chance.pick("staff/outcome", ("done", "gave_up")), note="simulated", **common
+            outcome=page.desk.chance.pick("staff/outcome", ("done", "gave_up")), note="simulated", **of_job
         ),
-        "cancel": lambda: staff.cancel(job_id=job_id, **common),
-        "poll_now": poll,
-        "attach": attach,
-        "close_case": close,
+        "cancel": lambda: staff.cancel(**of_job),
     }  # fmt: skip
     verbs[verb]()
-    desk.turns.tell(f"{verb} on job {job_id}")
+
+
+def _attach(page: _Page) -> None:
+    """The right id, as jobs/attach.py would have found it at the provider."""
+    for task in page.tasks:
+        made = page.desk.made_for(task.pk)
+        if made and task.armed_at and task.provider_id is None:
+            staff.attach_provider_id(
+                task_id=task.pk, provider_id=made[0].id, reason="seen there", poll_at=page.common["now"], **page.common
+            )  # fmt: skip
+
+
+def _poll(page: _Page) -> None:
+    for task in page.tasks[-1:]:
+        staff.poll_now(task_id=task.pk, **page.common)
+
+
+def _close(page: _Page) -> None:
+    for case in Case.objects.filter(job_id=page.job_id, resolved_at=None).order_by("pk")[:1]:
+        staff.close_case(case_id=case.pk, resolution="seen", note="simulated", **page.common)
+
+
+def _write_off(page: _Page) -> None:
+    for task in page.tasks[:1]:
+        decisions.write_off(task_id=task.pk, note="simulated", **page.common)
+
+
+def _refunded(page: _Page) -> None:
+    """Nobody has the reference of a refund that the provider has not made."""
+    for task in page.tasks:
+        if task.state in {TaskState.INTENT, TaskState.SENDING}:
+            continue
+        if page.under_way and task.state != TaskState.FAILED:
+            continue
+        for made in page.desk.made_for(task.pk):
+            page.desk.world.ledger.refund(made, now=page.desk.clock.unix())
+            decisions.mark_refunded(task_id=task.pk, reference="R-1", **page.common)
+
+
+def _absent(page: _Page) -> None:
+    """The provider's support may be wrong about it."""
+    for task in page.tasks:
+        if task.state == TaskState.UNKNOWN:
+            decisions.confirm_absent(task_id=task.pk, reason="their support", **page.common)
+
+
+def _deliver(page: _Page) -> None:
+    for result in Result.objects.filter(job_id=page.job_id).order_by("pk"):
+        decisions.deliver_instead(job_id=page.job_id, result_id=result.pk, **page.common)
+
+
+_AT_SENDS: dict[str, Callable[[_Page], None]] = {
+    "attach": _attach,
+    "poll_now": _poll,
+    "close_case": _close,
+    "write_off": _write_off,
+    "mark_refunded": _refunded,
+    "confirm_absent": _absent,
+    "deliver_instead": _deliver,
+}
 
 
 def _do_to_a_batch(desk: Desk, verb: str) -> None:

@@ -193,9 +193,26 @@ class Step(Enum):
     IDLE = "idle"
 
 
+class ChunkError(Exception):
+    """A chunk of run `run_id` came to nothing: the connection, a deadlock, a long lock. It is for the next call."""
+
+    def __init__(self, run_id: int) -> None:
+        super().__init__(f"a chunk of run {run_id} came to nothing")
+        self.run_id = run_id
+
+
 def work(*, now: datetime) -> Step:
-    """The next chunk of the run that has waited longest. Errors of the connection, deadlocks and long locks are raised:
-    nothing was done then, and the chunk is for the next call."""
+    """The next chunk of the run that has waited longest. Raises ChunkError once it has chosen one, whatever broke it."""
+    chosen: list[int] = []
+    try:
+        return _work(now=now, chosen=chosen)
+    except Exception as error:
+        if not chosen:
+            raise
+        raise ChunkError(chosen[0]) from error
+
+
+def _work(*, now: datetime, chosen: list[int]) -> Step:
     with transaction.atomic():
         _set_limits()
         if not _alone():
@@ -208,6 +225,7 @@ def work(*, now: datetime) -> Step:
         )
         if run is None:
             return Step.IDLE
+        chosen.append(run.pk)
         actor = run.created_by
         if run.permission and not may(actor, run.permission):
             run.state, run.finished_at = BulkRun.State.FORBIDDEN, now
@@ -258,15 +276,11 @@ def _next_chunk(run: BulkRun, *, actor: Actor, now: datetime) -> None:
     )
 
 
-def note_trouble(*, trouble: str, now: datetime) -> None:
-    """A chunk came to nothing: said on the run's page, and another run has its turn first. The run is the one that `work`
-    would have taken."""
-    with transaction.atomic():
-        first = BulkRun.objects.filter(state=BulkRun.State.OPEN)
-        first = first.order_by(F("worked_at").asc(nulls_first=True), "pk")
-        for run in first.select_for_update(no_key=True, skip_locked=True)[:1]:
-            run.trouble, run.worked_at = trouble[:300], now
-            run.save(update_fields=["trouble", "worked_at"])
+def note_trouble(*, run_id: int, trouble: str, now: datetime) -> None:
+    """A chunk came to nothing: said on the run's page, and another run has its turn first."""
+    BulkRun.objects.filter(pk=run_id, state=BulkRun.State.OPEN).update(
+        trouble=trouble[:300], worked_at=now
+    )
 
 
 def abort(*, run_id: int, actor: Actor, now: datetime) -> None:

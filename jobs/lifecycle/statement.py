@@ -94,6 +94,16 @@ def accounts(
     ]
 
 
+def left_behind(*, now: datetime) -> list[int]:
+    """Readings that nobody is at: their message was lost, or their worker died. Whoever asks starts them again."""
+    silent = now - timedelta(seconds=LEASE_S)
+    return list(
+        Statement.objects.filter(state=Statement.State.READING, asked_at__lt=silent)
+        .filter(Q(beat_at__isnull=True) | Q(beat_at__lt=silent))
+        .values_list("pk", flat=True)
+    )
+
+
 def take(*, statement_id: int, claim: uuid.UUID, now: datetime) -> Statement | None:
     """The reading, if it is to be done and nobody else is at it."""
     taken = (
