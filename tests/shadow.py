@@ -38,7 +38,7 @@ Row = dict[str, Any]
 PENDING, ACTIVE, MANUAL = JobState.PENDING, JobState.ACTIVE, JobState.MANUAL
 SUCCEEDED, FAILED, CANCELLED = JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED
 FREE = {Charge.NONE, Charge.REFUNDED}
-COSTS = {Charge.POSSIBLE, Charge.CHARGED}
+COSTS = {Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF}
 DECIDED = {Release.PERSON, Release.STANDING, Release.STORED}
 FACTS = [item.name for item in fields(Facts)]
 
@@ -51,9 +51,10 @@ _OF_JOB = (
     "decided_at",
     "delivered_id",
     "reason",
+    "edited_at",
 )
 _OF_TASK = (
-    "id", "job_id", "target_id", "run_id", "state", "charge", "cost", "blocks_send", "released_by", "standing_id",
+    "id", "job_id", "created_at", "target_id", "run_id", "state", "charge", "cost", "blocks_send", "released_by", "standing_id",
     "undecided_since", "next_poll_at", "next_fetch_at", "next_look_at", "next_receipt_at", "work_run_id", "files",
 )  # fmt: skip
 
@@ -92,10 +93,16 @@ MOVES: dict[str, set[tuple[JobState, JobState]]] = {
     "cancel": {(old, CANCELLED) for old in _OPEN},
 }
 MOVES["attach"] = MOVES["decide"]
-# Who may release a send, and withdraw one that was not armed.
-_RELEASES = {"decide", "attach", "resend", "resolve", "cancel", "mark_manual"}
-_WITHDRAWS = {"decide", "attach", "resolve", "cancel", "mark_manual"}
-_REOPENS = {"retried", "sent_again", "retargeted"}
+MOVES["write_off"] = MOVES["decide"] | {(MANUAL, FAILED), (PENDING, FAILED)}
+MOVES["mark_refunded"] = MOVES["decide"]
+MOVES["confirm_absent"] = MOVES["resend"]
+MOVES["retry_edited"] = MOVES["retry"]
+MOVES["deliver_instead"] = {(old, SUCCEEDED) for old in (*_OPEN, FAILED, CANCELLED)}
+# Who may release a send, in whose name a person does it, and who may withdraw one that was not armed.
+_BY_A_PERSON = {"resend", "resolve", "write_off", "confirm_absent", "deliver_instead"}
+_RELEASES = {"decide", "attach", "cancel", "mark_manual", "mark_refunded", *_BY_A_PERSON}
+_WITHDRAWS = {"decide", "attach", "resolve", "cancel", "mark_manual", "write_off", "mark_refunded", "deliver_instead"}  # fmt: skip
+_REOPENS = {"retried", "sent_again", "retargeted", "absent_confirmed", "edited"}
 # A row that will never be due again by itself, however the clock stands.
 FOR_EVER = {"no_poll", "no_fetch", "no_look", "no_receipt", "nothing_under_way", "not_released", "no_case", "no_key"}  # fmt: skip
 
@@ -237,7 +244,7 @@ class Watch:
                 and old["decided_at"] is not None
             ):
                 yield f"{verb} moved job {pk}, which a person had decided"
-            if old["delivered_id"] not in {None, new["delivered_id"]}:
+            if verb != "deliver_instead" and old["delivered_id"] not in {None, new["delivered_id"]}:
                 yield f"job {pk} delivers something else than before"
 
     def _changes_of_tasks(
@@ -329,7 +336,13 @@ class Watch:
                 wrong.append(f"job {pk} is {job['state']} beside {blocked[0]['kind']}")
             if job["state"] == MANUAL and not blocked:
                 wrong.append(f"job {pk} needs a person and no case says why")
-            stored = [t for t in self.rows.of(pk) if t["state"] == TaskState.STORED]
+            since = job["edited_at"]
+            stored = [
+                task
+                for task in self.rows.of(pk)
+                if task["state"] == TaskState.STORED
+                and (since is None or task["created_at"] >= since)
+            ]
             if stored and job["decided_at"] is None and job["state"] != SUCCEEDED:
                 wrong.append(f"job {pk} has its result and is {job['state']}")
         return wrong
@@ -374,9 +387,10 @@ def _illegal_release(verb: str, old: Row, new: Row) -> Iterator[str]:
         Release.ABSENT: state == TaskState.UNSENT
         and charge in FREE
         and new["absent_at"] is not None,
-        Release.FREE: state in {TaskState.REFUSED, TaskState.FAILED} and charge in FREE,
+        Release.FREE: charge is Charge.REFUNDED
+        or (state in {TaskState.REFUSED, TaskState.FAILED} and charge in FREE),
         Release.STORED: state == TaskState.STORED,
-        Release.PERSON: verb in {"resend", "resolve"}
+        Release.PERSON: verb in _BY_A_PERSON
         and (
             state in {TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN}
             or (state in {TaskState.REFUSED, TaskState.UNSENT} and charge is Charge.CHARGED)
@@ -389,5 +403,5 @@ def _illegal_release(verb: str, old: Row, new: Row) -> Iterator[str]:
     if not legal[by]:
         yield f"{verb} released a task as {by} that is {state}, {charge}"
     # A release stands; only a person's word may come on top of one that turned out not to be free.
-    if old["released_by"] and not (verb in {"resend", "resolve"} and by is Release.PERSON):
+    if old["released_by"] and not (verb in _BY_A_PERSON and by is Release.PERSON):
         yield f"{verb} changed a release from {old['released_by']} to {by}"

@@ -1,7 +1,7 @@
 """The lifecycle verbs in any order, with any facts, any number of times: whatever happens, the promises hold after each.
 
-The machine is in tests/lane_machine.py and tests/desk_machine.py, the judge in tests/shadow.py. HYPOTHESIS_PROFILE=long looks
-for fifty times as long.
+The machine is in tests/lane_machine.py, desk_machine.py and decision_machine.py, the judge in tests/shadow.py.
+HYPOTHESIS_PROFILE=long looks for fifty times as long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_django import Settings as DjangoSettings
 
 from jobs import lanes
 from jobs.clock import clock
-from jobs.lifecycle import arm, claim, create, decide, staff
+from jobs.lifecycle import arm, claim, create, decide, decisions, staff
 from jobs.lifecycle.record import record
 from jobs.models import Case, Hold, Job, ProviderTask
 from jobs.rules import rules
@@ -31,7 +31,7 @@ from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState
 from jobs.stuck import stuck
 from providers import registry
 from tests import factories
-from tests.desk_machine import DeskMachine
+from tests.decision_machine import DecisionMachine
 from tests.lane_machine import LEASE_S, NOW
 from tests.shadow import FACTS
 from tests.told import LIMITS, OF_COLUMN, fact_of
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.django_db
 REST_ROUNDS = 40
 
 
-class Lifecycle(DeskMachine):
+class Lifecycle(DecisionMachine):
     """And at times all is left to itself, and must come to rest."""
 
     @rule(
@@ -132,7 +132,8 @@ def one_desk(settings: DjangoSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.WORKER_LANES = 2
     settings.EXPOSURE_LIMIT_PRICES = LIMITS.exposure_prices
     # A failing example must fail again: jitter is drawn from one seed.
-    monkeypatch.setattr(staff, "random", SimpleNamespace(Random=lambda: random.Random(1)))
+    for module in (staff, decisions):
+        monkeypatch.setattr(module, "random", SimpleNamespace(Random=lambda: random.Random(1)))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.sim.desk_mutants import DESK
 from bench.sim.mutation import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -303,34 +304,10 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.epoch", "    if known >= set(marked):\n", "    if known is not None:\n"),),
         catcher="tests/test_record.py",
     ),
-    # --- batches ------------------------------------------------------------------------------------------------------
-    Mutant(
-        "pause_stops_nothing", "the jobs of a paused batch stay claimable",
-        (("jobs.lifecycle.batches", 'F("not_before") + PAUSE', 'F("not_before")'),),
-    ),
-    Mutant(
-        "resume_leaves_jobs_behind", "a batch goes on, and its jobs wait for ever",
-        (("jobs.lifecycle.batches", 'F("not_before") - PAUSE', 'F("not_before")'),),
-    ),
-    Mutant(
-        "batch_complete_too_early", "a batch is called complete while the last of it is being made",
-        (("jobs.lifecycle.batches", "AND j.state IN ('pending', 'active'))", "AND j.state = 'pending')"),),
-    ),
-    Mutant(
-        "batch_completed_each_minute", "the end of a batch is told again and again",
-        (("jobs.lifecycle.batches", "  completed_at IS NULL AND EXISTS", "  EXISTS"),),
-    ),
-    Mutant(
-        "batch_retry_ignores_costs", "retrying what failed sends again where the first send may have cost",
-        (("jobs.lifecycle.batches",
-          "    found = Job.objects.filter(pk__in=ids).exclude(\n"
-          "        Exists(in_the_way) | (Q(decided_at__isnull=False) & Exists(given_up))\n    )\n",
-          "    found = Job.objects.filter(pk__in=ids)\n"),),
-        catcher="tests/test_batches_verbs.py",
-    ),
     # --- results ------------------------------------------------------------------------------------------------------
     Mutant(
         "succeeded_without_a_file", "a download that failed counts as stored",
         (("jobs.stages.fetch", "    if stored and not trouble:\n", "    if True:\n"),),
     ),
+    *DESK,
 )  # fmt: skip
