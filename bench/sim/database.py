@@ -40,6 +40,7 @@ BEGIN
   ELSIF NEW.blocks_send AND NOT OLD.blocks_send THEN said := 'blocks a send again after its release';
   ELSIF OLD.blocks_send AND NOT NEW.blocks_send AND NEW.armed_at IS NOT NULL AND NEW.unsent_at IS NULL
     AND NEW.released_by IN ('unsent', 'free', 'absent') AND NEW.state IN ('sending', 'accepted', 'completed', 'unknown')
+    AND NEW.charge <> 'refunded'
     THEN said := 'released as ' || NEW.released_by || ' while ' || NEW.state;
   ELSIF NEW.released_by = 'free' AND NOT NEW.blocks_send AND OLD.blocks_send AND NEW.charge NOT IN ('none', 'refunded')
     THEN said := 'released as free with charge ' || NEW.charge;
@@ -85,6 +86,7 @@ BEGIN
     SELECT 'tenant ' || n.id || ': ' || today.total || ' charged and possible after a claim, ' || n.daily_limit || ' allowed'
     FROM jobs_tenant n CROSS JOIN LATERAL (
       SELECT sum(CASE
+        WHEN k.staff_charge = 'refunded' THEN 0
         WHEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer) > 0 THEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer)
         WHEN k.completed_at IS NOT NULL OR k.stored_at IS NOT NULL
           THEN coalesce(k.cost_receipt, k.cost_poll, k.cost_answer, k.estimated_cost * 1.5)
