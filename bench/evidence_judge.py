@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from bench.evidence_worlds import KILL, NAMED, Group, World, family, kind_of
@@ -176,7 +177,7 @@ def verdict(sent: Sequence[Sent], ledger: Ledger) -> Verdict:
 
 def _sends(job: int, tasks: Sequence[Sent], ledger: Ledger) -> Iterable[str]:
     """A further send needs one that was proven not to have cost; a task is posted once."""
-    for before, after in zip(tasks, tasks[1:], strict=False):
+    for before, after in pairwise(tasks):
         if before.state not in {"unsent", "refused"}:
             yield f"job {job}: {after.id} was sent after {before.id}, which is {before.state}"
     for one in tasks:

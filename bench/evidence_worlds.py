@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -76,6 +76,31 @@ def worlds(*, alone: int, lag_s: float) -> list[World]:
 def family(account: str) -> str:
     """The name under which an account is told of: those with one lost send each are one world."""
     return "alone" if account.startswith("alone_") else account
+
+
+def key(account: str) -> str:
+    """The account's API key: any of this form is an account of its own at a sandbox."""
+    return f"pza_{account}"
+
+
+def environment(
+    size: Size, accounts: Sequence[World], base_urls: Mapping[str, str]
+) -> dict[str, str]:
+    """The desk's settings. Those that are not named are the product's own."""
+    found = {
+        "AI_ACCOUNTS": ",".join(f"{world.name}=polza" for world in accounts),
+        "WORKER_CONCURRENCY": "256",
+        "WORKER_LANES": str(size.lanes),
+        "POST_DEADLINE_SEC": f"{size.post_deadline_s:g}",
+        "RECONCILE_INTERVAL_SEC": f"{size.reconcile_s:g}",
+        "POLL_INTERVAL_SEC": f"{size.poll_s:g}",
+        # Hundreds of unknown sends at one target are what is wanted here.
+        "EXPOSURE_LIMIT_PRICES": "100000",
+    }
+    for world in accounts:
+        found[f"{world.name.upper()}_API_KEY"] = key(world.name)
+        found[f"{world.name.upper()}_BASE_URL"] = base_urls[world.provider]
+    return found
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

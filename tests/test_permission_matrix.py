@@ -31,6 +31,7 @@ from jobs.clock import clock
 from jobs.models import (
     Batch,
     BulkRun,
+    Case,
     Hold,
     Job,
     Orphan,
@@ -202,6 +203,21 @@ def _batches(verb: str) -> Callable[[Any], list[str]]:
     return lambda thing: ["batches", verb, str(thing.pk)]
 
 
+def _cases(verb: str, *more: str) -> Callable[[Any], list[str]]:
+    return lambda thing: ["cases", verb, str(thing.pk), *more]
+
+
+def _of_orphan(verb: str, *more: str) -> Callable[[Any], list[str]]:
+    def words(thing: Orphan) -> list[str]:
+        now = thing.found_at
+        made = Case.objects.create(
+            kind=CaseKind.ORPHAN, orphan=thing, opened_at=now, due_at=now, currency="RUB"
+        )
+        return ["cases", verb, str(made.pk), *more]
+
+    return words
+
+
 def _providers(verb: str, *more: str) -> Callable[[Any], list[str]]:
     return lambda thing: ["providers", verb, thing.fingerprint, *more]
 
@@ -243,16 +259,16 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("providertask", "absent"): Row(OPERATOR, lost, _with(reason="Olga"), _jobs("absent", "--reason", "Olga")),
     ("providertask", "refund"): Row(OPERATOR, charged, _with(reference="R-1"), _jobs("refund", "--reference", "R-1")),
     ("providertask", "write-off"): Row(OPERATOR, charged, _with(note="x"), _jobs("write-off", "--note", "x")),
-    ("case", "take"): Row(OPERATOR, case, _none, None),
-    ("case", "note"): Row(OPERATOR, case, _with(note="x"), None),
-    ("case", "close"): Row(OPERATOR, case, _with(resolution="checked", note="x"), None),
+    ("case", "take"): Row(OPERATOR, case, _none, _cases("take")),
+    ("case", "note"): Row(OPERATOR, case, _with(note="x"), _cases("note", "--note", "x")),
+    ("case", "close"): Row(OPERATOR, case, _with(resolution="checked", note="x"), _cases("close", "--resolution", "checked", "--note", "x")),
     ("batch", "retry-failed"): Row(OPERATOR, batch(JobState.FAILED), _none, _batches("retry-failed")),
     ("batch", "pause"): Row(OPERATOR, batch(), _none, _batches("pause")),
     ("batch", "resume"): Row(OPERATOR, paused, _none, _batches("resume")),
     ("batch", "retarget-rest"): Row(OPERATOR, batch(), _other, None),
     ("batch", "cancel-rest"): Row(OPERATOR, batch(), _none, _batches("cancel")),
-    ("orphan", "adopt"): Row(OPERATOR, orphan, _tenant, None),
-    ("orphan", "dispute"): Row(OPERATOR, orphan, _with(reference="R-1", note="x"), None),
+    ("orphan", "adopt"): Row(OPERATOR, orphan, _tenant, _of_orphan("adopt", "--tenant", "studio")),
+    ("orphan", "dispute"): Row(OPERATOR, orphan, _with(reference="R-1", note="x"), _of_orphan("dispute", "--reference", "R-1")),
     ("bulkrun", "abort"): Row(OPERATOR, run, _none, lambda made: ["bulk", "abort", str(made.pk)]),
     ("provider", "probe"): Row(OPERATOR, account_that(state="down", gate="open", next_try_at=60 * MINUTE), _none, _providers("probe")),
     ("provider", "topped-up"): Row(OPERATOR, account, _none, _providers("topped-up")),

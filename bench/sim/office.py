@@ -212,7 +212,7 @@ def _runs_amiss() -> Iterator[str]:
             yield f"bulk run {run.pk}: {run.done} done, {run.skipped} left out of {run.total}"
         if run.said != run.skipped:
             yield f"bulk run {run.pk}: {run.skipped} left out, {run.said} with a reason"
-    acted = JobEvent.objects.filter(detail__has_key="bulk").values_list("job_id", "detail__bulk")
+    acted = JobEvent.objects.filter(data__has_key="bulk").values_list("job_id", "data__bulk")
     for (job_id, run_id), times in Counter(acted).items():
         if times > 1:
             yield f"bulk run {run_id} acted on job {job_id} {times} times"
