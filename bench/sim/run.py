@@ -34,7 +34,7 @@ from providers.adapters.polza import Polza
 
 STEPS = 300
 QUIET_STEPS = 40_000  # six hours, until a task whose key is gone becomes a case
-WATCHING_STEPS = 4_000  # after so many, what is only watched any more (a task that never ends) may go on by itself
+WATCHING_STEPS = 8_000  # after so many, what is only watched any more (a task that never ends) may go on by itself
 CANARY_EVERY_S, CANARIES_FOR_S = 200.0, 2400.0
 SELDOM_S = 240.0  # in the quiet, whatever is asked again and again for hours
 _SETTINGS: dict[str, Any] = {
@@ -197,6 +197,7 @@ class _Day:
         self._next_look_at = now + 20
         self.judge.stuck_now()
         staffing.top_up(self.desk)
+        self.trouble.open_up()
         office.work_sometimes(self.desk)
         long = self.desk.turns.steps - self._quiet_step >= WATCHING_STEPS
         self._settled = self.judge.settled(watching=not long)
