@@ -125,7 +125,7 @@ class Desk:
         self.tenants[0].max_in_flight = plan["tenant_limit"]
         self.tenants[0].daily_limit = plan["budget"]
         self.tenants[0].save()
-        self.account_row = self._account_row()
+        self.reach_account()
         for seconds, most in plan["windows"]:
             QuotaWindow.objects.create(account=self.account_row, seconds=seconds, most=most)
         for what in plan["standing"]:
@@ -134,7 +134,8 @@ class Desk:
             )  # fmt: skip
         lanes.ensure_slots(settings.WORKER_LANES)
 
-    def _account_row(self) -> Any:
+    def reach_account(self) -> None:
+        """The row of the account with the newest key, made where there is none."""
         row = providers.ensure_account(
             provider="polza",
             fingerprint=registry.fingerprint(self.keys[-1]),
@@ -143,12 +144,12 @@ class Desk:
         row.echoes_id, row.history_lag_s = self.plan["echoes"], self.plan["lag_s"]
         row.exclusive = self.plan["exclusive"]
         row.save()
-        return row
+        self.account_row: Any = row
 
     def rotate_key(self) -> None:
         """Lanes that start from now on have another key."""
         self.keys.append(f"pza_sim_{len(self.keys) + 1}")
-        self.account_row = self._account_row()
+        self.reach_account()
         # In the settings from the moment on: what the commands and the stuck query see.
         settings.PROVIDER_KEYS["polza"] = self.keys[-1]
 

@@ -134,9 +134,9 @@ class Judge:
                 self._blame(f"a POST of which there is no row: {correlation}")
             return
         self._job_of[correlation] = task.job_id
-        if task.armed_at is None:
+        if task.armed_at is None and not self.nemesis.restored:
             self._blame(f"task {correlation} is posted without being armed")
-        if task.absent_at is not None or (task.unsent_at is not None and not self.nemesis.restored):
+        if (task.absent_at is not None or task.unsent_at is not None) and not self.nemesis.restored:
             self._blame(f"task {correlation} is posted although it is called {task.state}")
         if not self.nemesis.restored:
             self._costs_beside(task)

@@ -387,6 +387,7 @@ class Nemesis:
             for table in self._dump:
                 cursor.execute(f"ALTER TABLE public.{table} ENABLE TRIGGER USER")
             self.restored = True
+            self.desk.reach_account()  # as whoever starts does first
 
     def be_quiet(self) -> None:
         """From now on everything works, and what people had closed they open again."""
