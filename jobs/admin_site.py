@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.apps import AdminConfig
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
@@ -44,7 +44,7 @@ class DeskAdminSite(admin.AdminSite):
     site_url = None
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from jobs.admin import files, holds, streams
+        from jobs.admin import failures, files, handover, holds, streams, trail
 
         own: list[URLPattern | URLResolver] = [
             path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
@@ -55,8 +55,21 @@ class DeskAdminSite(admin.AdminSite):
             ),
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
             path("stream/", self.admin_view(streams.dashboard), name="desk_stream"),
+            path("failures/", self.admin_view(failures.page), name="desk_failures"),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
+            path("trail/", self.admin_view(trail.page), name="desk_trail"),
+            path("trail/sheet/", self.admin_view(trail.sheet), name="desk_trail_sheet"),
+            *(
+                path(
+                    f"{app}/{model}/<path:object_id>/history/",
+                    self.admin_view(trail.history),
+                    {"app": app, "model": model},
+                )
+                for app, model in trail.HISTORIES
+            ),
+            path("handover/", self.admin_view(handover.page), name="desk_handover"),
+            path("handover/read/", self.admin_view(handover.note_read), name="desk_handover_read"),
         ]
         return [*own, *super().get_urls()]
 
@@ -77,6 +90,18 @@ class DeskAdminSite(admin.AdminSite):
             "desk_role": SimpleLazyObject(lambda: nav.role(request)),
         }
         return context
+
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Whoever works at the desk lands there while something is open, unless they were on their way elsewhere."""
+        from jobs.admin import index
+
+        answer: HttpResponse = super().login(request, extra_context)
+        to_index = isinstance(answer, HttpResponseRedirect) and answer.url == reverse("admin:index")
+        if to_index and index.starts_at_the_desk(request.user):
+            return HttpResponseRedirect(reverse("admin:jobs_case_changelist"))
+        return answer
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -20,6 +20,7 @@ from jobs.lifecycle import statement as statements
 from jobs.lifecycle.errors import Refused
 from jobs.models import BulkRun, Job, JobEvent, Orphan, ProviderTask, Statement
 from jobs.stages import statement as stage
+from jobs.statement import Unreadable
 from providers.contract import Account, Adapter, Answer, HistoryItem
 from providers.sandbox.ledger import fingerprint
 from providers.sandbox.reactions import Request
@@ -40,7 +41,7 @@ def small_slices(desk: Desk) -> Iterator[None]:
         return _listing(desk, adapter, account, window)
 
     def receipts(_adapter: Adapter, asked: Sequence[Any], *, until: float) -> dict[str, Any]:
-        return {provider_id: stage.Unreadable() for provider_id, _account in asked}
+        return {provider_id: Unreadable() for provider_id, _account in asked}
 
     with (
         mock.patch.multiple(bulk, CHUNK=CHUNK, AT_ONCE=0, call_worker=lambda: None),

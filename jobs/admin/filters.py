@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, failure_groups, failures
 from jobs.clock import clock
 from jobs.models import Batch, ProviderTask
 from jobs.states import JobState, TaskState
@@ -96,6 +96,35 @@ class BatchFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         wanted = self.value()
         return queryset.filter(batch_id=int(wanted)) if wanted else queryset
+
+
+class FailureFilter(admin.SimpleListFilter):
+    """Jobs with a send in an error group, whose page links here: `polza:rejected-0123456789ab:24h`, and `:open` for those
+    that still stand failed or wait for a person."""
+
+    title = gettext_lazy("failure")
+    parameter_name = "failure"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        wanted = request.GET.get(self.parameter_name, "")
+        group = failures.chosen(wanted)
+        if group is None:
+            return [(wanted, _("no such group"))] if wanted else []
+        # A chip is short: what tells most comes first.
+        parts = [_("still open")] if group.open else []
+        parts += [failure_groups.words(group, clock.now()), group.provider.title()]
+        parts += [display.reason(failures.class_of(group.key))]
+        return [(wanted, " · ".join(part for part in parts if part))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not self.value():
+            return queryset
+        group = failures.chosen(self.value() or "")
+        if group is None:
+            return queryset.none()
+        sends = failure_groups.sends(group, clock.now())
+        found = queryset.filter(pk__in=sends.values("job_id"))
+        return found.filter(state__in=failure_groups.OPEN) if group.open else found
 
 
 class CaseTabs(admin.SimpleListFilter):

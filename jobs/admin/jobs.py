@@ -45,6 +45,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         "kind",
         filters.CreatedFilter,
         filters.BatchFilter,
+        filters.FailureFilter,
     )
     search_fields = ("reference",)
     search_help_text = gettext_lazy("Reference, prompt, number or provider id")

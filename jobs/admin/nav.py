@@ -48,8 +48,15 @@ _DESK = Entry(gettext_lazy("Desk"), "inbox", "admin:jobs_case_changelist", "jobs
 _WORK: Sequence[Entry] = (
     _DESK,
     Entry(gettext_lazy("Dashboard"), "layout-dashboard", "admin:index", ""),
+    Entry(gettext_lazy("Handover"), "user-check", "admin:desk_handover", "jobs.view_trail"),
     Entry(gettext_lazy("Jobs"), "images", "admin:jobs_job_changelist", "jobs.view_job"),
     Entry(gettext_lazy("Batches"), "layers", "admin:jobs_batch_changelist", "jobs.view_batch"),
+    Entry(
+        gettext_lazy("Failures"),
+        "octagon-alert",
+        "admin:desk_failures",
+        "jobs.view_job",
+    ),
     Entry(
         gettext_lazy("Bulk actions"),
         "check-check",
@@ -113,6 +120,7 @@ _SETTINGS: Sequence[Entry] = (
     Entry(gettext_lazy("Users"), "users", "admin:auth_user_changelist", "auth.view_user"),
 )
 _MACHINE: Sequence[Entry] = (
+    Entry(gettext_lazy("Trail"), "history", "admin:desk_trail", "jobs.view_trail"),
     Entry(
         gettext_lazy("Alerts"), "message-square", "admin:jobs_alert_changelist", "jobs.view_alert"
     ),
@@ -125,7 +133,7 @@ _MACHINE: Sequence[Entry] = (
     ),
     Entry(
         gettext_lazy("Job events"),
-        "history",
+        "clock",
         "admin:jobs_jobevent_changelist",
         "jobs.view_jobevent",
     ),

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from django.db import DataError, IntegrityError, connection, transaction
 
+from jobs import failures
 from jobs.lifecycle import events
 from jobs.models import Case, ProviderTask, Result
 from jobs.states import CaseKind
@@ -114,6 +115,7 @@ def _columns() -> str:
             continue
         plain = next(arg for arg in (*getattr(hint, "__args__", ()), hint) if arg is not type(None))
         parts.append(f"{name} {_SQL_TYPES.get(plain, 'jsonb')}")
+    parts.append("failure_key text")
     return ", ".join(parts)
 
 
@@ -139,6 +141,8 @@ UPDATE jobs_providertask t SET
   failure_code = coalesce(v.failure_code, t.failure_code),
   failure_text = coalesce(v.failure_text, t.failure_text),
   failure_scope = coalesce(v.failure_scope, t.failure_scope),
+  failure_key = coalesce(v.failure_key, t.failure_key),
+  failure_at = CASE WHEN v.failure_key IS NULL THEN t.failure_at ELSE v.at END,
   wait_s = coalesce(v.wait_s, t.wait_s),
   ours = coalesce(v.ours, t.ours),
   target_stops = coalesce(v.target_stops, t.target_stops),
@@ -268,10 +272,7 @@ def _write(facts: Sequence[Fact]) -> set[int]:
 
 def _write_round(facts: dict[UUID, Fact]) -> set[int]:
     ids = sorted(facts)
-    rows = [
-        {name: value for name, value in asdict(facts[i]).items() if name not in _NOT_COLUMNS}
-        for i in ids
-    ]
+    rows = [_row(facts[i]) for i in ids]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT id FROM jobs_providertask WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
@@ -302,6 +303,17 @@ def _write_round(facts: dict[UUID, Fact]) -> set[int]:
     # The same file may be recorded twice (a zombie fetched it too): same key, same bytes.
     Result.objects.bulk_create(new_results, ignore_conflicts=True)
     return touched
+
+
+def _row(fact: Fact) -> dict[str, Any]:
+    row = {name: value for name, value in asdict(fact).items() if name not in _NOT_COLUMNS}
+    row["failure_key"] = failures.told(
+        failure_class=fact.failure_class,
+        failure_text=fact.failure_text,
+        fetch_trouble=fact.fetch_trouble,
+        unsent=fact.unsent,
+    )
+    return row
 
 
 def _conflict_case(fact: Fact, why: str) -> set[int]:

@@ -165,6 +165,9 @@ class ProviderTask(models.Model):
     failure_code = models.CharField(max_length=80, blank=True)
     failure_text = models.TextField(blank=True)
     failure_scope = models.CharField(max_length=8, blank=True)
+    # Which failures are alike (jobs/failures.py), and when the newest was met; null: none was.
+    failure_key = models.CharField(max_length=40, null=True, blank=True)  # noqa: DJ001
+    failure_at = models.DateTimeField(null=True, blank=True)
     wait_s = models.FloatField(null=True, blank=True)
     ours = models.BooleanField(default=False)  # the failure says nothing about the provider
     target_stops = models.BooleanField(default=False)
@@ -260,6 +263,10 @@ class ProviderTask(models.Model):
                 | Q(staff_charge__in=["refunded", "written_off"]),
                 name="task_staff_charge_known",
             ),
+            models.CheckConstraint(
+                condition=Q(failure_key__isnull=True) ^ Q(failure_at__isnull=False),
+                name="task_failure_with_time",
+            ),
         ]
         indexes = [
             # Admission: what is in flight, by target and tenant.
@@ -297,6 +304,9 @@ class ProviderTask(models.Model):
             # The freshness canary of a lost send: later sends of the account that the provider named.
             models.Index(fields=["account", "armed_at"], name="task_canary",
                          condition=Q(provider_id__isnull=False)),
+            # Error groups (jobs/failure_groups.py): the failures of a period, read from the index alone.
+            models.Index(fields=["failure_at"], name="task_failures",
+                         include=["failure_key", "target", "tenant", "job"], condition=Q(failure_at__isnull=False)),
         ]  # fmt: skip
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.desk import until
 from tests import statement_planting as planting
-from tests.holds.issue_04 import measured
+from tests.holds.suite import measured, passes
 from tests.real import real_desk
 
 
@@ -60,3 +60,17 @@ statement.dispute(orphan_id=Orphan.objects.get(provider_id={disputed!r}).pk, ref
 
 def test_line_3_a_bulk_retry_of_a_hundred_thousand() -> None:
     assert measured("bench.bulk")["ok"]
+
+
+def test_line_1_lost_sends_settle_to_the_truth() -> None:
+    assert measured("bench.evidence")["ok"]
+
+
+def test_line_4_each_role_each_verb_each_way() -> None:
+    assert passes(
+        "tests/test_permission_matrix.py", "tests/test_roles.py", "tests/test_read_only.py"
+    )
+
+
+def test_line_5_an_operator_by_mouse_and_by_keyboard() -> None:
+    assert passes("tests/browser/test_desk.py")
