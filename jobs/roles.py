@@ -59,6 +59,7 @@ _OPERATOR = _VIEWER | {
     "jobs.dispute_orphan",
     "jobs.work_case",
     "jobs.press_hold",
+    "jobs.view_trail",
 }
 
 _OWNER = _OPERATOR | {

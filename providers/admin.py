@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -10,16 +10,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from providers.logged import LoggedAdmin
 from providers.models import Account, ProviderEvent
 
-# Django's class is generic only for the type checker.
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
 
-
-class NoDelete(ModelAdmin):
+class NoDelete(LoggedAdmin):
     """Jobs and money hang on these rows."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

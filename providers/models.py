@@ -342,6 +342,12 @@ class QuotaWindow(models.Model):
     def __str__(self) -> str:
         return f"{self.account} {self.model} {self.most} / {self.seconds or 'at once'}"
 
+# Steps that only people take; without an actor it was somebody with the shell.
+OF_PEOPLE = (
+    "paused", "resumed", "blocked", "limits_changed", "target_opened", "alerts_silenced", "alerts_unsilenced",
+)  # fmt: skip
+BY_PEOPLE = Q(actor__isnull=False) | Q(kind__in=OF_PEOPLE)
+
 
 class ProviderEvent(models.Model):
     """Append-only timeline of an account, written in the transaction of the change."""
@@ -361,7 +367,9 @@ class ProviderEvent(models.Model):
         indexes = [
             # An account's page, newest first.
             models.Index(F("account"), F("id").desc(), name="provider_event_timeline"),
-        ]
+            # The trail (jobs/trail.py): few among the machine's events.
+            models.Index(F("at").desc(), F("id").desc(), name="provider_event_by_people", condition=BY_PEOPLE),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.at:%F %T} {self.kind}"

@@ -202,7 +202,6 @@ def test_the_twin_for_many_does_what_the_verb_does(name: str) -> None:
             refused = str(refusal)
         skips = bulk_acts.do(act, [among.pk], call)
         assert bool(skips) == bool(refused), (state, story.__name__, refused, skips)
-        JobEvent.objects.filter(job=among, data__bulk=7).update(data=call.data)
         told = rows_of(alone.pk).difference(rows_of(among.pk))
         # Two files are never the same one, nor two ids of a provider.
         told = [line for line in told if "provider_id" not in line and "results:" not in line]

@@ -336,6 +336,8 @@ def test_a_persons_word_that_it_never_arrived_sends_again_and_proves_nothing(
     assert event.data == {
         "reason": "Olga of their support, ticket 12",
         "possible_duplicate": "8 RUB",
+        "before": "manual",
+        "after": "pending",
     }
     assert claimed(now) == [job.pk]
 

@@ -131,12 +131,18 @@ def hint(case: Case) -> str:
 
 def advice(case: Case, job: Job | None) -> str:
     """What a person can do. `job` is the case's own, with its tasks."""
+    if case.kind == CaseKind.UNKNOWN_SEND and case.task is not None and not case.task.candidates:
+        return _(
+            "Look into the provider's own dashboard and attach its id, or ask its support whether it ever arrived."
+        )
     if case.kind == CaseKind.BY_HAND and job is not None and blocking_task(job) is not None:
         return _(
             "Resolve it with a note (and a file, if you made one). It can't simply be retried: its send may have cost money."
         )
     if case.kind == CaseKind.LATE_RESULT and job is not None and job.state not in ENDED:
-        return _("Nothing is sent while a person looks: deliver it, or send again with the prompt of now.")
+        return _(
+            "Nothing is sent while a person looks: deliver it, or send again with the prompt of now."
+        )
     if case.kind == CaseKind.FETCH_FAILED and case.task is not None and case.task.next_fetch_at:
         return _(
             "It is still tried by itself. To be sooner, download it in the provider's dashboard and resolve the job with the file."

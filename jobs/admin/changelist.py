@@ -144,6 +144,11 @@ class DeskChangeList(ChangeList):
     # --- for the template ---
 
     @property
+    def row_buttons(self) -> bool:
+        """Whether a row has a button of its own; without one and without actions, the list is no form."""
+        return any(getattr(row, "row_verbs", ()) for row in self.result_list)
+
+    @property
     def older_query(self) -> str:
         return self._page_query(OLDER, self.older_pk)
 

@@ -58,7 +58,8 @@ class VerbsMixin(ModelAdmin):
             if form.is_valid() and run(request, verb, thing, form.cleaned_data):
                 return HttpResponseRedirect(back)
         else:
-            form = verb.form(thing=thing)
+            given = {name: request.GET[name] for name in verb.form.presets if name in request.GET}
+            form = verb.form(thing=thing, initial=given)
         context = {
             **self.admin_site.each_context(request),
             "title": verb.title,

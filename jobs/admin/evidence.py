@@ -50,7 +50,7 @@ def of_task(task: ProviderTask) -> list[Group]:
     if isinstance(answer, dict):
         kept["submit"] = {name: value for name, value in answer.items() if name != "left"}
         left = answer.get("left")
-    return [*_request(task, left), *groups(kept)]
+    return [*_request(task, left), *groups(kept), *_reading(task)]
 
 
 def _request(task: ProviderTask, left: bool | None) -> list[Group]:
@@ -65,6 +65,17 @@ def _request(task: ProviderTask, left: bool | None) -> list[Group]:
     if left is not None:
         lines.append(Line(_evidence_name("left"), _("yes") if left else _("no"), block=False))
     return [(_("The paid request"), lines)]
+
+
+def _reading(task: ProviderTask) -> list[Group]:
+    """What we took the answer for, and why; nothing where all went well."""
+    if not task.failure_class:
+        return []
+    lines = [
+        Line(_("taken for"), display.reason(task.failure_class), block=False),
+        Line(_evidence_name("why"), task.failure_text, block=len(task.failure_text) > 120),
+    ]
+    return [(_("How we read it"), [line for line in lines if line.value])]
 
 
 def groups(evidence: Mapping[str, Any]) -> list[Group]:

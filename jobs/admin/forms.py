@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from asgiref.sync import async_to_sync
 from django import forms
@@ -24,18 +25,44 @@ from providers.contract import Kind
 from providers.models import Target
 
 
-def _text(label: Any, *, required: bool, help_text: Any = "") -> forms.CharField:
-    return forms.CharField(
+class Words(forms.CharField):
+    """A text whose usual contents are ready to be pressed (jobs/static/desk/ready.js): nobody has to type them at 3 a.m.
+    `paste`: it is copied from elsewhere as a rule, so there is a button for that as well."""
+
+    def __init__(self, *, ready: Sequence[Any] = (), paste: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ready = ready
+        self.paste = paste
+
+
+def _text(label: Any, *, required: bool, help_text: Any = "", ready: Sequence[Any] = ()) -> Words:
+    return Words(
         label=label,
         required=required,
         help_text=help_text,
         max_length=2000,
-        widget=forms.Textarea(attrs={"rows": 3}),
+        widget=forms.Textarea(attrs={"rows": 3, "dir": "auto"}),
+        ready=ready,
+    )
+
+
+def _number(label: Any, *, required: bool, help_text: Any = "", ready: Sequence[Any] = ()) -> Words:
+    """An id or number of the provider's."""
+    return Words(
+        label=label,
+        required=required,
+        max_length=200,
+        help_text=help_text,
+        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
+        ready=ready,
+        paste=True,
     )
 
 
 class VerbForm(forms.Form):
-    """Any of the forms below; `thing` is the row the verb is for."""
+    """Any of the forms below; `thing` is the row the verb is for. `presets`: fields that a link to the page may fill in."""
+
+    presets: ClassVar[Sequence[str]] = ()
 
     def __init__(self, *args: Any, thing: Any = None, **kwargs: Any) -> None:
         kwargs.setdefault("label_suffix", "")
@@ -60,6 +87,11 @@ class NoteForm(VerbForm):
         gettext_lazy("Note"),
         required=True,
         help_text=gettext_lazy("What the next person should know."),
+        ready=(
+            gettext_lazy("Waiting for the provider's support."),
+            gettext_lazy("Asked the customer."),
+            gettext_lazy("I'll look at it again."),
+        ),
     )
 
 
@@ -68,6 +100,10 @@ class ResendForm(VerbForm):
         gettext_lazy("Why"),
         required=True,
         help_text=gettext_lazy("Kept with the possible duplicate."),
+        ready=(
+            gettext_lazy("The customer can't wait."),
+            gettext_lazy("The provider's support can't find it."),
+        ),
     )
     sure = forms.BooleanField(
         label=gettext_lazy("I know that this may be paid twice."), required=True
@@ -110,6 +146,12 @@ class ResolveForm(VerbForm):
         gettext_lazy("Note"),
         required=True,
         help_text=gettext_lazy("What was done, and how the money stands."),
+        ready=(
+            gettext_lazy("Made by hand and handed over."),
+            gettext_lazy("The customer no longer wants it."),
+            gettext_lazy("It can't be had; the customer knows."),
+            gettext_lazy("The money is being asked back."),
+        ),
     )
     file = forms.FileField(
         label=gettext_lazy("Result made by hand"),
@@ -125,20 +167,24 @@ class ResolveForm(VerbForm):
 
 
 class AttachForm(VerbForm):
-    provider_id = forms.CharField(
-        label=gettext_lazy("The provider's id"),
-        max_length=200,
+    provider_id = _number(
+        gettext_lazy("The provider's id"),
+        required=True,
         help_text=gettext_lazy("As its dashboard or support names it."),
-        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
     )
     reason = _text(
         gettext_lazy("How you know"),
         required=True,
         help_text=gettext_lazy("Kept in the timeline with your name."),
+        ready=(
+            gettext_lazy("Seen in the provider's dashboard."),
+            gettext_lazy("The provider's support named it."),
+        ),
     )
 
 
 class AcceptForm(VerbForm):
+    presets = ("provider_id",)
     provider_id = forms.ChoiceField(
         label=gettext_lazy("Which of them is it?"), choices=(), widget=forms.RadioSelect
     )
@@ -146,6 +192,10 @@ class AcceptForm(VerbForm):
         gettext_lazy("How you know"),
         required=False,
         help_text=gettext_lazy("Kept in the timeline with your name."),
+        ready=(
+            gettext_lazy("The picture is what was asked for."),
+            gettext_lazy("Only this one fits the time."),
+        ),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -153,9 +203,9 @@ class AcceptForm(VerbForm):
         field = self.fields["provider_id"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [
-            (one["id"], " · ".join(filter(None, [one["id"], one.get("model"), one.get("status"), one.get("created_at")])))
+            (one["id"], " · ".join(filter(None, [one["id"], one.get("model"), one.get("status")])))
             for one in attach.candidates(self.thing)
-        ]  # fmt: skip
+        ]
 
 
 class AbsentForm(VerbForm):
@@ -163,15 +213,19 @@ class AbsentForm(VerbForm):
         gettext_lazy("Who confirmed it, and how"),
         required=True,
         help_text=gettext_lazy("The name or number of the answer of the provider's support."),
+        ready=(
+            gettext_lazy("The provider's support says that it never arrived."),
+            gettext_lazy("It isn't in the provider's dashboard."),
+        ),
     )
 
 
 class RefundForm(VerbForm):
-    reference = forms.CharField(
-        label=gettext_lazy("The provider's reference"),
-        max_length=200,
+    reference = _number(
+        gettext_lazy("The provider's reference"),
+        required=True,
         help_text=gettext_lazy("Of the refund: a number of its books, or of the support's answer."),
-        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
+        ready=(gettext_lazy("seen in the balance"), gettext_lazy("promised by the support")),
     )
     note = _text(gettext_lazy("Note"), required=False)
 
@@ -185,16 +239,16 @@ class WriteOffForm(VerbForm):
         decimal_places=4,
         help_text=gettext_lazy("If you know it. Empty: as known, or as estimated."),
     )
-    reference = forms.CharField(
-        label=gettext_lazy("The provider's reference"),
-        required=False,
-        max_length=200,
-        widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
-    )
+    reference = _number(gettext_lazy("The provider's reference"), required=False)
     note = _text(
         gettext_lazy("Why"),
         required=True,
         help_text=gettext_lazy("Kept in the timeline with your name."),
+        ready=(
+            gettext_lazy("Too small to argue about."),
+            gettext_lazy("The provider won't pay it back."),
+            gettext_lazy("The provider's support doesn't answer."),
+        ),
     )
 
 
@@ -251,6 +305,9 @@ class DeliverForm(VerbForm):
             .exclude(pk=self.thing.delivered_id or 0)
             .order_by("created_at", "position", "id")
         )
+        found = list(field.queryset[:2])
+        if len(found) == 1:
+            self.initial.setdefault("result", found[0].pk)
 
 
 class CloseForm(VerbForm):
@@ -260,7 +317,16 @@ class CloseForm(VerbForm):
             (name, RESOLUTIONS[name]) for name in ("checked", "settled", "refund_asked", "gave_up")
         ],
     )
-    note = _text(gettext_lazy("Note"), required=True, help_text=gettext_lazy("What you found."))
+    note = _text(
+        gettext_lazy("Note"),
+        required=True,
+        help_text=gettext_lazy("What you found."),
+        ready=(
+            gettext_lazy("Looked into it: nothing to do."),
+            gettext_lazy("Agreed with the provider's support."),
+            gettext_lazy("A refund is asked for."),
+        ),
+    )
 
 
 class RedButtonForm(VerbForm):

@@ -91,7 +91,15 @@ def _page(request: HttpRequest, verb: Verb) -> HttpResponse:
 class HoldAdmin(MachineAdmin):
     """Every time it was pressed, and by whom."""
 
-    list_display = ("kind", "reason", "set_cell", "set_by", "lifted_cell", "lifted_by")
+    list_display = (
+        "kind",
+        "reason",
+        "set_cell",
+        "set_by",
+        "lifted_cell",
+        "lifted_by",
+        "lift_reason",
+    )
     list_select_related = ("set_by", "lifted_by")
     ordering = ("-set_at",)
     sortable_by = ()

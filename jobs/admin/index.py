@@ -39,6 +39,13 @@ def context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
     return shown
 
 
+def starts_at_the_desk(user: Any) -> bool:
+    """Whether the desk, not this page, is what a person sees first: they work there, and something is open."""
+    return (
+        user.has_perm("jobs.work_case") and Case.objects.filter(resolved_at__isnull=True).exists()
+    )
+
+
 # Whatever this page shows changes one of these; the minute is there for the ages. Numbers of events are given before their
 # transactions commit, so the newest number alone would miss one that commits late. Each part is small or read from the
 # end of a primary key.

@@ -19,6 +19,7 @@ from jobs.admin.forms import VerbForm
 from jobs.clock import clock
 from jobs.lifecycle import limits
 from jobs.lifecycle.errors import Refused
+from providers.logged import LoggedAdmin
 from providers.models import QuotaWindow, Target
 
 LENGTHS = {
@@ -43,6 +44,13 @@ def window_name(seconds: int | None) -> str:
 # --- forms of the panel ---------------------------------------------------------------------------------------------
 
 
+def _why(**more: Any) -> forms.CharField:
+    return forms.CharField(
+        label=gettext_lazy("Why"), required=False, max_length=300, help_text=gettext_lazy("Kept in the trail."),
+        widget=forms.TextInput(attrs={"dir": "auto"}), **more,
+    )  # fmt: skip
+
+
 class InFlightForm(VerbForm):
     most = forms.IntegerField(
         label=gettext_lazy("Most in flight"),
@@ -51,6 +59,7 @@ class InFlightForm(VerbForm):
         max_value=100_000,
         help_text=gettext_lazy("Empty: only the account's and the overall limit hold."),
     )
+    reason = _why()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,6 +106,7 @@ class WindowForm(VerbForm):
         max_length=40,
         widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
     )
+    reason = _why()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -130,8 +140,13 @@ class WindowForm(VerbForm):
 # --- the stock pages ------------------------------------------------------------------------------------------------
 
 
+class TargetForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
+    why = _why()
+
+
 @admin.register(Target)
-class TargetAdmin(DeskAdmin):
+class TargetAdmin(LoggedAdmin, DeskAdmin):
+    form = TargetForm
     list_display = ("name_cell", "kind", "price_cell", "max_in_flight", "enabled", "stopped_cell")
     list_display_links = ("name_cell",)
     list_filter = ("provider", "kind", "enabled")
@@ -147,6 +162,7 @@ class TargetAdmin(DeskAdmin):
         "enabled",
         "capabilities",
         "stopped_reason",
+        "why",
     )
     actions = ("open_again",)
     empty = EmptyState(
@@ -158,6 +174,11 @@ class TargetAdmin(DeskAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Jobs and money hang on a target."""
         return False
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Who may only look is asked for no reason."""
+        may = self.has_change_permission(request, obj) if obj else True
+        return [name for name in self.fields if may or name != "why"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return (
@@ -175,7 +196,9 @@ class TargetAdmin(DeskAdmin):
         most, obj.max_in_flight = obj.max_in_flight, form.initial["max_in_flight"]
         super().save_model(request, obj, form, change)
         try:
-            limits.limit_target(target_id=obj.pk, most=most, actor=request.user, now=clock.now())
+            limits.limit_target(
+                target_id=obj.pk, most=most, actor=request.user, now=clock.now(), reason=form.cleaned_data["why"]
+            )  # fmt: skip
         except Refused as refused:
             self.message_user(request, str(refused), messages.ERROR)
 

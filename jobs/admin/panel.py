@@ -141,6 +141,10 @@ class Line:
     length: timedelta
 
 
+def episode_line(one: Episode, *, now: datetime) -> Line:
+    return Line(one, _WHATS[one.what], one.length(now))
+
+
 def look_of(told: Told, *, used: bool, now: datetime) -> Look:
     """An account without trouble and without a send yet is "unknown yet"."""
     if told.phrase is Phrase.AVAILABLE and not used:
@@ -414,7 +418,7 @@ def _history(request: HttpRequest, now: datetime) -> dict[str, Any]:
     older = int(raw) if raw.isdecimal() and len(raw) < 18 else None
     told, more = episodes.page(now=now, older=older)
     return {
-        "episodes": [Line(one, _WHATS[one.what], one.length(now)) for one in told],
+        "episodes": [episode_line(one, now=now) for one in told],
         "older": more,
         "paged": older is not None,
     }

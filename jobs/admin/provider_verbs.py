@@ -160,7 +160,13 @@ _Run = Callable[[Place, AbstractBaseUser, datetime, dict[str, Any]], None]
 def _limit(place: Place, actor: AbstractBaseUser, now: datetime, data: dict[str, Any]) -> None:
     if place.model is None or place.model.target_id is None:
         raise Refused(_("Only a target has this limit."))
-    limits.limit_target(target_id=place.model.target_id, most=data["most"], actor=actor, now=now)
+    limits.limit_target(
+        target_id=place.model.target_id,
+        most=data["most"],
+        actor=actor,
+        now=now,
+        reason=data["reason"],
+    )
 
 
 def _open(place: Place, actor: AbstractBaseUser, now: datetime, _data: dict[str, Any]) -> None:
@@ -172,7 +178,7 @@ def _open(place: Place, actor: AbstractBaseUser, now: datetime, _data: dict[str,
 def _set_window(place: Place, actor: AbstractBaseUser, now: datetime, data: dict[str, Any]) -> None:
     limits.limit_window(
         **place.key, seconds=data["seconds"], most=data["most"], resets=data["resets"], anchor_at=data["anchor_at"],
-        zone=data["zone"], actor=actor, now=now,
+        zone=data["zone"], actor=actor, now=now, reason=data["reason"],
     )  # fmt: skip
 
 

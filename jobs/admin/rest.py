@@ -114,8 +114,8 @@ class ResultAdmin(MachineAdmin):
 class StandingDecisionAdmin(DeskAdmin):
     """Made and ended by the owner; never edited, so that what was decided when stays on record."""
 
-    list_display = ("target", "what", "made_by", "made_at", "ended_at")
-    list_select_related = ("target", "made_by")
+    list_display = ("target", "what", "made_by", "made_at", "ended_at", "ended_by")
+    list_select_related = ("target", "made_by", "ended_by")
     ordering = ("-made_at",)
     fields = ("target", "what", "reason")
     actions = ("end",)
@@ -139,14 +139,16 @@ class StandingDecisionAdmin(DeskAdmin):
         super().save_model(request, obj, form, change)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.fields, "made_by", "made_at", "ended_at") if obj else self.fields
+        return (*self.fields, "made_by", "made_at", "ended_at", "ended_by") if obj else self.fields
 
     def has_end_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobs.change_standingdecision")
 
     @admin.action(description=gettext_lazy("End the selected decisions"), permissions=["end"])
     def end(self, request: HttpRequest, queryset: QuerySet[StandingDecision]) -> None:
-        ended = queryset.filter(ended_at__isnull=True).update(ended_at=clock.now())
+        ended = queryset.filter(ended_at__isnull=True).update(
+            ended_at=clock.now(), ended_by=request.user
+        )
         self.message_user(request, _("%(count)d ended.") % {"count": ended})
 
 

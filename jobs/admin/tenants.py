@@ -81,6 +81,11 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
         ),
     )
 
+    why = forms.CharField(
+        label=gettext_lazy("Why"), required=False, max_length=300, help_text=gettext_lazy("Kept in the trail."),
+        widget=forms.TextInput(attrs={"dir": "auto"}),
+    )  # fmt: skip
+
     class Meta:
         model = Tenant
         fields = (
@@ -140,6 +145,7 @@ class TenantAdmin(DeskAdmin):
             {"fields": ("currency", "daily_limit", "monthly_limit", "zone")},
         ),
         (gettext_lazy("Route"), {"fields": ("route_names",)}),
+        (gettext_lazy("Trail"), {"fields": ("why",)}),
     )
     empty = EmptyState(
         "building-2",
@@ -153,6 +159,11 @@ class TenantAdmin(DeskAdmin):
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ["name"]}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Who may only look is asked for no reason."""
+        may = self.has_change_permission(request, obj) if obj else True
+        return self.fieldsets if may else self.fieldsets[:-1]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Programs know it by its short name."""
@@ -222,13 +233,15 @@ class TenantAdmin(DeskAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         assert request.user.is_authenticated
-        names = [name for name in form.changed_data if name not in {"slug", "route_names"}]
+        names = [name for name in form.changed_data if name not in {"slug", "route_names", "why"}]
         values: dict[str, Any] = {name: form.cleaned_data[name] for name in names}
         if "route_names" in form.changed_data:
             values["default_route"] = form.route
         if change and not values:
             return
-        common: dict[str, Any] = {"actor": request.user, "now": clock.now()}
+        common: dict[str, Any] = {
+            "actor": request.user, "now": clock.now(), "reason": form.cleaned_data["why"]
+        }  # fmt: skip
         try:
             if change:
                 tenants.change(tenant_id=obj.pk, **common, **values)

@@ -10,6 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from providers.logged import LoggedAdmin
+
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
@@ -27,7 +29,7 @@ _OWNERS_FIELDS = (
 
 
 @admin.register(User)
-class DeskUserAdmin(_UserAdmin):
+class DeskUserAdmin(LoggedAdmin, _UserAdmin):
     """Only superusers see and set what makes one; an owner gives the three roles."""
 
     list_display = ("username", "first_name", "last_name", "roles_cell", "is_active", "last_login")
@@ -54,5 +56,5 @@ class DeskUserAdmin(_UserAdmin):
 
 
 @admin.register(Group)
-class DeskGroupAdmin(GroupAdmin):
+class DeskGroupAdmin(LoggedAdmin, GroupAdmin):
     pass

@@ -87,6 +87,10 @@ def cancel_rest(*, batch_id: int, actor: Actor, now: datetime, reason: str = "")
         ids = _lock(_pending(batch_id))
         if not ids:
             raise Refused(_("Nothing of this batch waits any more."))
+        events.write_same(
+            ids, kind="cancelled", now=now, actor=actor, before="state", reason=reason,
+            after=JobState.CANCELLED.value, batch=batch_id,
+        )  # fmt: skip
         Job.objects.filter(pk__in=ids).update(
             state=JobState.CANCELLED,
             reason="cancelled",
@@ -95,7 +99,6 @@ def cancel_rest(*, batch_id: int, actor: Actor, now: datetime, reason: str = "")
             decided_at=now,
             decided_by_id=_pk(actor),
         )
-        events.write_same(ids, kind="cancelled", now=now, actor=actor, reason=reason)
         _tell(batch_id, "rest_cancelled", now=now, actor=actor, reason=reason, jobs=len(ids))
     complete(now=now, batch_ids=[batch_id])
     return Done(len(ids))
@@ -116,6 +119,10 @@ def retry_failed(*, batch_id: int, actor: Actor, now: datetime, reason: str = ""
         Case.objects.filter(job_id__in=ids, resolved_at__isnull=True).exclude(
             kind=CaseKind.PAID_TWICE
         ).update(resolved_at=now, resolution="retried", resolved_by_id=_pk(actor))
+        events.write_same(
+            ids, kind="retried", now=now, actor=actor, before="state", reason=reason,
+            after=JobState.PENDING.value, batch=batch_id,
+        )  # fmt: skip
         Job.objects.filter(pk__in=ids).update(
             state=JobState.PENDING,
             reason="retried",
@@ -127,7 +134,6 @@ def retry_failed(*, batch_id: int, actor: Actor, now: datetime, reason: str = ""
             decided_by=None,
             target_id=F("route__0"),
         )
-        events.write_same(ids, kind="retried", now=now, actor=actor, reason=reason)
         _tell(batch_id, "failed_retried", now=now, actor=actor, reason=reason, jobs=len(ids))
         bell.ring()
     return Done(len(ids), len(failed) - len(ids))
@@ -150,15 +156,16 @@ def retarget_rest(
                 if waiting
                 else _("Nothing of this batch waits any more.")
             )  # fmt: skip
+        events.write_same(
+            ids, kind="retargeted", now=now, actor=actor, before="target", reason=reason,
+            target=target.name, batch=batch_id,
+        )  # fmt: skip
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE jobs_job SET target_id = %(to)s, route = array_prepend(%(to)s, array_remove(route, %(to)s))"
                 " WHERE id = ANY(%(ids)s)",
                 {"to": target.pk, "ids": ids},
             )
-        events.write_same(
-            ids, kind="retargeted", now=now, actor=actor, reason=reason, target=target.name
-        )
         _tell(
             batch_id, "rest_retargeted", now=now, actor=actor, reason=reason, jobs=len(ids), target=target.name
         )  # fmt: skip

@@ -38,7 +38,7 @@ _COSTLY = (Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What an act is called with. `run_id` stands in the events of the twins."""
+    """What an act is called with. `run_id` stands in the events of the jobs."""
 
     run_id: int
     actor: Actor
@@ -253,6 +253,10 @@ def _pk(actor: Actor) -> int | None:
 def _retry_many(ids: Sequence[int], call: Call) -> None:
     """staff.retry for jobs that are looked at and locked."""
     reason = call.data["reason"]
+    events.write_same(
+        ids, kind="retried", now=call.now, actor=call.actor, before="state", reason=reason,
+        after=JobState.PENDING.value, bulk=call.run_id,
+    )  # fmt: skip
     Case.objects.filter(job_id__in=ids, resolved_at__isnull=True).exclude(
         kind=CaseKind.PAID_TWICE
     ).update(resolved_at=call.now, resolution="retried", resolved_by_id=_pk(call.actor))
@@ -271,15 +275,16 @@ def _retry_many(ids: Sequence[int], call: Call) -> None:
             output_field=BigIntegerField(),
         ),
     )
-    events.write_same(
-        ids, kind="retried", now=call.now, actor=call.actor, reason=reason, bulk=call.run_id
-    )
     bell.ring()
 
 
 def _cancel_many(ids: Sequence[int], call: Call) -> None:
     """staff.cancel for jobs that are looked at and locked."""
     reason = call.data["reason"]
+    events.write_same(
+        ids, kind="cancelled", now=call.now, actor=call.actor, before="state", reason=reason,
+        after=JobState.CANCELLED.value, bulk=call.run_id,
+    )  # fmt: skip
     ProviderTask.objects.filter(
         job_id__in=ids, armed_at__isnull=True, unsent_at__isnull=True
     ).update(
@@ -292,9 +297,6 @@ def _cancel_many(ids: Sequence[int], call: Call) -> None:
         state=JobState.CANCELLED, reason="cancelled", reason_text=reason, finished_at=call.now,
         decided_at=call.now, decided_by_id=_pk(call.actor),
     )  # fmt: skip
-    events.write_same(
-        ids, kind="cancelled", now=call.now, actor=call.actor, reason=reason, bulk=call.run_id
-    )
 
 
 # --- the acts ---------------------------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ RETRY = Act(
     permission="jobs.retry_job",
     states=frozenset({JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}),
     one=lambda pk, call: staff.retry(
-        job_id=pk, actor=call.actor, now=call.now, reason=call.data["reason"]
+        job_id=pk, actor=call.actor, now=call.now, reason=call.data["reason"], bulk=call.run_id
     ),
     many=_retry_many,
     needs_free=True,
@@ -316,7 +318,8 @@ RETARGET = Act(
     permission="jobs.retarget_job",
     states=frozenset(JobState) - {JobState.SUCCEEDED},
     one=lambda pk, call: staff.retry_on_target(
-        job_id=pk, target_id=call.data["target"], actor=call.actor, now=call.now, reason=call.data["reason"]
+        job_id=pk, target_id=call.data["target"], actor=call.actor, now=call.now, reason=call.data["reason"],
+        bulk=call.run_id,
     ),
     needs_free=True,
     sends=True,
@@ -327,7 +330,7 @@ MANUAL = Act(
     permission="jobs.manual_job",
     states=frozenset({JobState.PENDING, JobState.ACTIVE, JobState.FAILED}),
     one=lambda pk, call: staff.mark_manual(
-        job_id=pk, actor=call.actor, now=call.now, note=call.data["note"]
+        job_id=pk, actor=call.actor, now=call.now, note=call.data["note"], bulk=call.run_id
     ),
 )
 
@@ -336,7 +339,8 @@ RESOLVE = Act(
     permission="jobs.resolve_job",
     states=frozenset({JobState.MANUAL, JobState.ACTIVE, JobState.PENDING, JobState.FAILED}),
     one=lambda pk, call: staff.resolve(
-        job_id=pk, actor=call.actor, now=call.now, outcome=call.data["outcome"], note=call.data["note"]
+        job_id=pk, actor=call.actor, now=call.now, outcome=call.data["outcome"], note=call.data["note"],
+        bulk=call.run_id,
     ),
     spares=True,
 )  # fmt: skip
@@ -346,7 +350,7 @@ CANCEL = Act(
     permission="jobs.cancel_job",
     states=frozenset({JobState.PENDING, JobState.ACTIVE, JobState.MANUAL}),
     one=lambda pk, call: staff.cancel(
-        job_id=pk, actor=call.actor, now=call.now, reason=call.data["reason"]
+        job_id=pk, actor=call.actor, now=call.now, reason=call.data["reason"], bulk=call.run_id
     ),
     many=_cancel_many,
 )

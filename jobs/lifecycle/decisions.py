@@ -253,7 +253,8 @@ def confirm_absent(*, task_id: UUID, actor: Actor, now: datetime, reason: str) -
             [
                 events.event(
                     job_id=job.pk, task_id=task.pk, kind="absent_confirmed", now=now, actor=actor,
-                    reason=reason.strip(), possible_duplicate=staff.money(task),
+                    reason=reason.strip(), possible_duplicate=staff.money(task), before=job.state,
+                    after=JobState.PENDING.value,
                 )
             ]
         )  # fmt: skip
@@ -300,6 +301,8 @@ def retry_edited(
             raise Refused(_("Nothing was changed: use retry."))
         changes: dict[str, object] = {}
         said: dict[str, Any] = {"reason": reason.strip(), "target": target.name if target else ""}
+        if target is not None:
+            said["target_before"] = job.target.name
         if prompt != job.prompt:
             changes = {
                 "prompt": prompt,

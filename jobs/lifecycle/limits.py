@@ -5,6 +5,7 @@ Each raises Refused with a sentence for people where there is nothing to change,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +19,9 @@ from jobs.lifecycle.providers import Actor
 from providers.models import Account, ProviderEvent, QuotaWindow, Target
 
 
-def limit_target(*, target_id: int, most: int | None, actor: Actor, now: datetime) -> None:
+def limit_target(
+    *, target_id: int, most: int | None, actor: Actor, now: datetime, reason: str = ""
+) -> None:
     """At most so many of the target in flight; None: only the other limits hold."""
     if most is not None and most < 1:
         raise Refused(_("Pause it instead of allowing none."))
@@ -28,7 +31,9 @@ def limit_target(*, target_id: int, most: int | None, actor: Actor, now: datetim
             raise Refused(_("That is its limit already."))
         before, target.max_in_flight = target.max_in_flight, most
         target.save(update_fields=["max_in_flight"])
-        _limits_event(target.provider, target.model, before, most, actor=actor, now=now)
+        _target_event(
+            target.provider, target.model, "limits_changed", actor=actor, now=now, before=before, after=most, **_why(reason)
+        )  # fmt: skip
         bell.ring()
 
 
@@ -43,6 +48,7 @@ def limit_window(
     resets: str = QuotaWindow.Resets.ROLLING,
     anchor_at: datetime | None = None,
     zone: str = "UTC",
+    reason: str = "",
 ) -> None:
     """Set the window of that length, or (`most` None) drop it. `seconds` None: so many in flight at once."""
     values = {"most": most, "resets": resets, "anchor_at": anchor_at, "zone": zone}
@@ -61,9 +67,21 @@ def limit_window(
             new.save()
         ProviderEvent.objects.create(
             account=account, model=model, at=now, kind="limits_changed", actor_id=actor.pk if actor else None,
-            data={"seconds": seconds, "before": old["most"] if old else None, "after": most},
+            data={
+                "seconds": seconds, "before": old["most"] if old else None, "after": most,
+                "set": _differences(old, values) if old and most is not None else {}, **_why(reason),
+            },
         )  # fmt: skip
         bell.ring()
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Before and after of what changed beside the number, as text."""
+    return {
+        name: [str(old[name] or ""), str(value or "")]
+        for name, value in new.items()
+        if name != "most" and old[name] != value
+    }
 
 
 def _check(window: QuotaWindow) -> None:
@@ -89,12 +107,8 @@ def open_target(*, target_id: int, actor: Actor, now: datetime) -> None:
         bell.ring()
 
 
-def _limits_event(
-    provider: str, model: str, before: int | None, after: int | None, *, actor: Actor, now: datetime
-) -> None:
-    _target_event(
-        provider, model, "limits_changed", actor=actor, now=now, before=before, after=after
-    )
+def _why(reason: str) -> dict[str, str]:
+    return {"why": reason.strip()} if reason.strip() else {}
 
 
 def _target_event(

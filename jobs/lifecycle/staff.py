@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from django.contrib.auth.models import AbstractBaseUser
@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from jobs import bell
 from jobs.lifecycle import decide, events
 from jobs.lifecycle.errors import Refused
-from jobs.models import Case, Hold, Job, ProviderTask, Result
+from jobs.models import Case, CaseEvent, Hold, Job, ProviderTask, Result
 from jobs.results import Stored
 from jobs.rules import rules
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
@@ -89,6 +89,11 @@ def may_release(task: ProviderTask) -> bool:
     )
 
 
+def part_of(bulk: int | None) -> dict[str, Any]:
+    """For the events of a bulk action done job by job: they name the run, which has an entry of its own in the trail."""
+    return {} if bulk is None else {"bulk": bulk}
+
+
 def money(task: ProviderTask) -> str:
     amount: Decimal = task.cost if task.cost is not None else task.estimated_cost
     return f"{amount.normalize():f} {task.currency}"
@@ -142,7 +147,9 @@ def check_free(job: Job) -> None:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+def retry(
+    *, job_id: int, actor: Actor, now: datetime, reason: str = "", bulk: int | None = None
+) -> None:
     """Start anew where the earlier sends are proven to have cost nothing."""
     with locked(job_id) as job:
         if job.state not in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}:
@@ -153,8 +160,13 @@ def retry(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None
         first = job.route[0] if job.state == JobState.FAILED else None
         back_to_queue(job, now=now, reason="retried", text=reason, target_id=first)
         events.write(
-            [events.event(job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason)]
-        )
+            [
+                events.event(
+                    job_id=job.pk, kind="retried", now=now, actor=actor, reason=reason, before=job.state,
+                    after=JobState.PENDING.value, **part_of(bulk),
+                )
+            ]
+        )  # fmt: skip
 
 
 def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
@@ -184,14 +196,20 @@ def resend(*, job_id: int, actor: Actor, now: datetime, reason: str) -> None:
             [
                 events.event(
                     job_id=job.pk, task_id=task.pk, kind="sent_again", now=now, actor=actor, reason=reason,
-                    possible_duplicate=money(task),
+                    possible_duplicate=money(task), before=job.state, after=JobState.PENDING.value,
                 )
             ]
         )  # fmt: skip
 
 
 def retry_on_target(
-    *, job_id: int, target_id: int, actor: Actor, now: datetime, reason: str = ""
+    *,
+    job_id: int,
+    target_id: int,
+    actor: Actor,
+    now: datetime,
+    reason: str = "",
+    bulk: int | None = None,
 ) -> None:
     """Like retry, on a target of the person's choice."""
     with locked(job_id) as job:
@@ -210,18 +228,16 @@ def retry_on_target(
         events.write(
             [
                 events.event(
-                    job_id=job.pk,
-                    kind="retargeted",
-                    now=now,
-                    actor=actor,
-                    reason=reason,
-                    target=target.name,
+                    job_id=job.pk, kind="retargeted", now=now, actor=actor, reason=reason, target=target.name,
+                    before=job.target.name, **part_of(bulk),
                 )
             ]
-        )
+        )  # fmt: skip
 
 
-def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
+def mark_manual(
+    *, job_id: int, actor: Actor, now: datetime, note: str, bulk: int | None = None
+) -> None:
     """A person takes the job over; the machine sends nothing more for it, but watches what is under way."""
     with locked(job_id) as job:
         if job.state == JobState.SUCCEEDED:
@@ -239,8 +255,13 @@ def mark_manual(*, job_id: int, actor: Actor, now: datetime, note: str) -> None:
             decided_at=None, decided_by=None,
         )  # fmt: skip
         events.write(
-            [events.event(job_id=job.pk, kind="marked_manual", now=now, actor=actor, note=note)]
-        )
+            [
+                events.event(
+                    job_id=job.pk, kind="marked_manual", now=now, actor=actor, note=note, before=job.state,
+                    after=JobState.MANUAL.value, **part_of(bulk),
+                )
+            ]
+        )  # fmt: skip
 
 
 def resolve(
@@ -251,6 +272,7 @@ def resolve(
     outcome: Literal["done", "gave_up"],
     note: str,
     stored: Stored | None = None,
+    bulk: int | None = None,
 ) -> None:
     """End a job by a person's word: done (with a file of their own, if they have one) or given up.
 
@@ -277,21 +299,24 @@ def resolve(
             )  # fmt: skip
         release_by_person(job, actor=actor)
         close_cases(job, now=now, actor=actor, resolution=outcome)
+        state = JobState.SUCCEEDED if outcome == "done" else JobState.FAILED
         Job.objects.filter(pk=job.pk).update(
-            state=JobState.SUCCEEDED if outcome == "done" else JobState.FAILED,
-            reason=outcome, reason_text=note, delivered=delivered, finished_at=now,
+            state=state, reason=outcome, reason_text=note, delivered=delivered, finished_at=now,
             decided_at=now, decided_by_id=actor.pk if actor else None,
         )  # fmt: skip
         events.write(
             [
                 events.event(
-                    job_id=job.pk, kind="resolved", now=now, actor=actor, outcome=outcome, note=note
+                    job_id=job.pk, kind="resolved", now=now, actor=actor, outcome=outcome, note=note, before=job.state,
+                    after=state.value, **part_of(bulk),
                 )
             ]
-        )
+        )  # fmt: skip
 
 
-def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> None:
+def cancel(
+    *, job_id: int, actor: Actor, now: datetime, reason: str = "", bulk: int | None = None
+) -> None:
     """Nothing more is sent. A send under way is still watched, and what it cost stays on the books."""
     with locked(job_id) as job:
         if job.state in ENDED:
@@ -307,8 +332,13 @@ def cancel(*, job_id: int, actor: Actor, now: datetime, reason: str = "") -> Non
             decided_at=now, decided_by_id=actor.pk if actor else None,
         )  # fmt: skip
         events.write(
-            [events.event(job_id=job.pk, kind="cancelled", now=now, actor=actor, reason=reason)]
-        )
+            [
+                events.event(
+                    job_id=job.pk, kind="cancelled", now=now, actor=actor, reason=reason, before=job.state,
+                    after=JobState.CANCELLED.value, **part_of(bulk),
+                )
+            ]
+        )  # fmt: skip
 
 
 def withdraw_intent(job: Job, *, now: datetime) -> None:
@@ -462,7 +492,12 @@ def close_case(*, case_id: int, actor: Actor, now: datetime, resolution: str, no
 
 
 def _case_event(case: Case, kind: str, *, actor: Actor, now: datetime, **data: str) -> None:
-    if case.job_id is not None:
+    """In its job's timeline; a case without a job has one of its own."""
+    if case.job_id is None:
+        CaseEvent.objects.create(
+            case=case, kind=kind, at=now, data=data, actor_id=actor.pk if actor else None
+        )
+    else:
         events.write(
             [
                 events.event(
@@ -500,6 +535,8 @@ def lift_red_button(*, actor: Actor, now: datetime, reason: str) -> None:
     """Sends may go on."""
     with transaction.atomic():
         lifted = Hold.objects.filter(kind=Hold.Kind.RED_BUTTON, lifted_at__isnull=True)
-        if not lifted.update(lifted_at=now, lifted_by_id=actor.pk if actor else None):
+        if not lifted.update(
+            lifted_at=now, lifted_by_id=actor.pk if actor else None, lift_reason=reason
+        ):
             raise Refused(_("The red button is not pressed."))
         bell.ring()

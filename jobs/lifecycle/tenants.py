@@ -35,17 +35,23 @@ class Settings(TypedDict, total=False):
     contact: str
 
 
-def create(*, slug: str, actor: Actor, now: datetime, **values: Unpack[Settings]) -> Tenant:
+def create(
+    *, slug: str, actor: Actor, now: datetime, reason: str = "", **values: Unpack[Settings]
+) -> Tenant:
     """A new tenant. Raises Refused where a value is wrong or the short name is taken."""
     with transaction.atomic():
         tenant = Tenant(slug=slug, **values)
         _check(tenant)
         tenant.save()
-        _event(tenant, "created", _plain({"slug": slug, **values}), actor=actor, now=now)
+        _event(
+            tenant, "created", _plain({"slug": slug, **values}), actor=actor, now=now, reason=reason
+        )
     return tenant
 
 
-def change(*, tenant_id: int, actor: Actor, now: datetime, **values: Unpack[Settings]) -> Tenant:
+def change(
+    *, tenant_id: int, actor: Actor, now: datetime, reason: str = "", **values: Unpack[Settings]
+) -> Tenant:
     """Set what is named. Raises Refused where nothing would change or a value is wrong."""
     with transaction.atomic():
         tenant = Tenant.objects.select_for_update(no_key=True).get(pk=tenant_id)
@@ -59,7 +65,7 @@ def change(*, tenant_id: int, actor: Actor, now: datetime, **values: Unpack[Sett
         tenant.save(update_fields=changed)
         after = _plain({name: getattr(tenant, name) for name in changed})
         data = {name: [_plain(before)[name], value] for name, value in after.items()}
-        _event(tenant, "changed", data, actor=actor, now=now)
+        _event(tenant, "changed", data, actor=actor, now=now, reason=reason)
         bell.ring()
     return tenant
 
@@ -96,8 +102,15 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _event(
-    tenant: Tenant, kind: str, data: Mapping[str, Any], *, actor: Actor, now: datetime
+    tenant: Tenant,
+    kind: str,
+    data: Mapping[str, Any],
+    *,
+    actor: Actor,
+    now: datetime,
+    reason: str,
 ) -> None:
     TenantEvent.objects.create(
-        tenant=tenant, kind=kind, at=now, data=dict(data), actor_id=actor.pk if actor else None
-    )
+        tenant=tenant, kind=kind, at=now, data=dict(data), reason=reason.strip(),
+        actor_id=actor.pk if actor else None,
+    )  # fmt: skip

@@ -4,12 +4,14 @@ from jobs.models.alert import Alert, AlertChannel
 from jobs.models.batch import Batch, BatchDraft, BatchEvent
 from jobs.models.bulk import BulkChunk, BulkRun, BulkSkip
 from jobs.models.case import Case, StandingDecision
+from jobs.models.case_event import CaseEvent
 from jobs.models.event import JobEvent
 from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.result import Result
 from jobs.models.statement import Orphan, Statement
 from jobs.models.task import PolzaTask, ProviderTask
+from jobs.models.visit import Visit
 
 __all__ = [
     "Alert",
@@ -21,6 +23,7 @@ __all__ = [
     "BulkRun",
     "BulkSkip",
     "Case",
+    "CaseEvent",
     "Hold",
     "Job",
     "JobEvent",
@@ -36,4 +39,5 @@ __all__ = [
     "Tenant",
     "TenantEvent",
     "TenantOlder",
+    "Visit",
 ]

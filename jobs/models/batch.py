@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 # A pause moves the pending jobs' `not_before` this far ahead, and resuming moves it back: what may be sent, and in which
@@ -55,8 +55,13 @@ class Batch(models.Model):
         ]
         indexes = [
             # The look for batches that have come to their end.
-            models.Index(fields=["id"], name="batch_open", condition=Q(completed_at__isnull=True))
-        ]
+            models.Index(fields=["id"], name="batch_open", condition=Q(completed_at__isnull=True)),
+            # The handover: what has ended lately.
+            models.Index(F("completed_at").desc(), name="batch_ended", condition=Q(completed_at__isnull=False)),
+            # The trail: what people made.
+            models.Index(F("created_at").desc(), F("id").desc(), name="batch_by_people",
+                         condition=Q(created_by__isnull=False)),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return self.label or f"#{self.pk}"
@@ -81,6 +86,10 @@ class BatchEvent(models.Model):
             # Each end is told once, whoever saw it.
             models.UniqueConstraint(fields=["batch", "number"], name="batch_completed_once")
         ]
+        indexes = [
+            # The trail: all but the ends, which the machine sees.
+            models.Index(F("at").desc(), F("id").desc(), name="batch_event_by_people", condition=~Q(kind="completed"))
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.batch_id} {self.kind}"

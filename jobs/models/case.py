@@ -84,6 +84,9 @@ class Case(models.Model):
             # The desk: open cases by money and age.
             models.Index(F("money_at_risk").desc(), F("opened_at"), name="case_desk",
                          condition=Q(resolved_at__isnull=True)),
+            # The handover: what came and what was settled lately.
+            models.Index(F("opened_at").desc(), name="case_opened"),
+            models.Index(F("resolved_at").desc(), name="case_settled", condition=Q(resolved_at__isnull=False)),
         ]  # fmt: skip
 
     def __str__(self) -> str:
@@ -108,6 +111,10 @@ class StandingDecision(models.Model):
     )
     made_at = models.DateTimeField(_("made"))
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+",
+        verbose_name=_("ended by"),
+    )  # fmt: skip
 
     class Meta:
         verbose_name = _("standing decision")

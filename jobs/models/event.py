@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models.job import Job
 from jobs.models.task import ProviderTask
+
+# Steps that only people take; without an actor it was somebody with the shell.
+OF_PEOPLE = (
+    "retried", "retargeted", "edited", "sent_again", "marked_manual", "resolved", "cancelled", "poll_asked", "id_attached",
+    "candidate_accepted", "absent_confirmed", "written_off", "refunded", "delivered_instead",
+)  # fmt: skip
+# What a person did to this job by itself. What was done to many at once has one entry of its own (the bulk action, the
+# batch's event), and its events here name it.
+BY_PEOPLE = (
+    (Q(actor__isnull=False) | Q(kind__in=OF_PEOPLE))
+    & ~Q(kind="created")
+    & ~Q(data__has_key="bulk")
+    & ~Q(data__has_key="batch")
+)
 
 
 class JobEvent(models.Model):
@@ -27,7 +42,11 @@ class JobEvent(models.Model):
     class Meta:
         verbose_name = _("job event")
         verbose_name_plural = _("job events")
-        indexes = [models.Index(fields=["job", "id"], name="job_event_timeline")]  # a job's page
+        indexes = [
+            models.Index(fields=["job", "id"], name="job_event_timeline"),  # a job's page
+            # The trail and the handover (jobs/trail.py): few among the machine's events.
+            models.Index(F("at").desc(), F("id").desc(), name="job_event_by_people", condition=BY_PEOPLE),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.at:%F %T} {self.kind}"

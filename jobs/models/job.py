@@ -124,6 +124,7 @@ class TenantEvent(models.Model):
     kind = models.CharField(_("what"), max_length=40)
     # {"daily_limit": ["100.00", "200.00"], …}: before and after, null for none.
     data = models.JSONField(default=dict, blank=True)
+    reason = models.TextField(_("why"), blank=True, default="", db_default="")
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )

@@ -66,6 +66,7 @@ class Hold(models.Model):
     lifted_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
+    lift_reason = models.TextField(_("why lifted"), blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = _("hold")

@@ -61,8 +61,8 @@ class Command(BaseCommand):
             verb.add_argument("--as", dest="username", default="", help="whose decision it is")
             if name not in {"topped-up", "silence"}:
                 verb.add_argument("--model", default="", help="one model; empty: the whole account")
-            if name in {"block", "pause"}:
-                verb.add_argument("--reason", default="", help="shown on the panel")
+            if name in {"block", "pause", "limit"}:
+                verb.add_argument("--reason", default="", help="kept in the trail; of a block or a pause shown on the panel")  # fmt: skip
             if name == "block":
                 verb.add_argument("--until", required=True, help="2026-12-01T09:00, or +90m, +2h, +1d")  # fmt: skip
             if name == "limit":
@@ -297,7 +297,9 @@ def _limit(
     most = _number(options["most"])
     if not options["window"]:
         target_id = _target(model)
-        return lambda now: limits.limit_target(target_id=target_id, most=most, actor=by, now=now)
+        return lambda now: limits.limit_target(
+            target_id=target_id, most=most, actor=by, now=now, reason=options["reason"]
+        )
     seconds = _length(options["window"])
     values: dict[str, Any] = {}
     if options["anchor"] and most is not None:
@@ -307,7 +309,7 @@ def _limit(
             "resets": QuotaWindow.Resets.FIXED, "anchor_at": _moment(options["anchor"]), "zone": options["zone"]
         }  # fmt: skip
     return lambda now: limits.limit_window(
-        **key, seconds=seconds, most=most, actor=by, now=now, **values
+        **key, seconds=seconds, most=most, actor=by, now=now, reason=options["reason"], **values
     )
 
 

@@ -69,11 +69,17 @@ class Command(BaseCommand):
         try:
             if options["what"] == "add":
                 values.setdefault("name", options["slug"])
-                tenant = tenants.create(slug=options["slug"], actor=by, now=clock.now(), **values)
+                tenant = tenants.create(
+                    slug=options["slug"],
+                    actor=by,
+                    now=clock.now(),
+                    reason=options["reason"],
+                    **values,
+                )
             else:
                 tenant = tenants.change(
-                    tenant_id=_known(options["slug"]).pk, actor=by, now=clock.now(), **values
-                )
+                    tenant_id=_known(options["slug"]).pk, actor=by, now=clock.now(), reason=options["reason"], **values
+                )  # fmt: skip
         except Refused as refused:
             if options["as_json"]:
                 self.stdout.write(json.dumps({"done": False, "refused": str(refused)}))
@@ -86,6 +92,7 @@ class Command(BaseCommand):
 def _setting_options(part: argparse.ArgumentParser) -> None:
     part.add_argument("slug", help="its short name")
     part.add_argument("--as", dest="username", default="", help="whose decision it is")
+    part.add_argument("--reason", default="", help="kept in the trail")
     part.add_argument("--name", help="its name for people")
     part.add_argument("--contact", help="who is asked about its money")
     part.add_argument("--weight", type=int, help="1 to 100: its share where tenants compete")
