@@ -60,11 +60,15 @@ def measure(quick: bool, seed: int) -> tuple[dict[str, Any], dict[str, Any], boo
         server = stack.enter_context(own_server(folder / "postgres"))
         sandboxes = {
             name: stack.enter_context(
+                # Each with a seed of its own, or they would give the same ids.
                 running_sandbox(
-                    seed=seed, latency_fixed_s=GENERATION_S, prepared_bytes=4_000, **settings
+                    seed=100 * seed + number,
+                    latency_fixed_s=GENERATION_S,
+                    prepared_bytes=4_000,
+                    **settings,
                 )
             )
-            for name, settings in providers(size.lag_s).items()
+            for number, (name, settings) in enumerate(providers(size.lag_s).items())
         }
         urls = {name: sandbox.api_url for name, sandbox in sandboxes.items()}
         settings = environment(size, accounts, urls)
@@ -109,7 +113,7 @@ def _show(lines: Sequence[Mapping[str, Any]]) -> None:
         shown.add_column(name.replace("_", " "), justify="left" if name in {"world", "fault"} else "right")  # fmt: skip
     for line in lines:
         shown.add_row(*("" if value is None else str(value) for value in line.values()))
-    Console(stderr=True).print(shown)
+    Console(stderr=True, width=150).print(shown)
 
 
 if __name__ == "__main__":

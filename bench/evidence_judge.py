@@ -183,8 +183,6 @@ def _sends(job: int, tasks: Sequence[Sent], ledger: Ledger) -> Iterable[str]:
     for one in tasks:
         if ledger.posted[one.id] > 1:
             yield f"job {job}: {one.id} was posted {ledger.posted[one.id]} times"
-    if len(tasks) > 1 and tasks[-1].state in {"unsent", "refused"} and tasks[-1].absent_at:
-        yield f"job {job}: absent, and not sent again"
 
 
 def _charges(job: int, tasks: Sequence[Sent], ledger: Ledger) -> Iterable[str]:
@@ -280,7 +278,7 @@ def held(bars: Mapping[str, float], figures: Mapping[str, Any]) -> bool:
         figure = figures[name.removesuffix("_max").removesuffix("_min")]
         if figure is None:
             return False
-        value = len(figure) if isinstance(figure, list) else figure
+        value = len(figure) if isinstance(figure, list | dict) else figure
         if value > bar if name.endswith("_max") else value < bar:
             return False
     return True

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -173,8 +172,8 @@ class Trial:
     def _look(self, show: _Show, what: str) -> set[str]:
         """The accounts with sends whose outcome nobody knows, and that are no case yet."""
         found = dict(self.desk.ask(_UNSETTLED))
-        [[lost, open_]] = self.desk.ask(_LOST)
-        show(what, lost - open_, lost)
+        [[lost, settled]] = self.desk.ask(_LOST)
+        show(what, settled, lost)
         return set(found)
 
     def _date_back(self) -> None:
@@ -196,28 +195,25 @@ class Trial:
 
     def other_cases(self) -> dict[str, int]:
         """Cases of other kinds: none of these should come of a lost answer."""
-        return dict(
-            self.desk.ask(
-                "SELECT kind, count(*) FROM jobs_case WHERE kind <> 'unknown_send' GROUP BY 1"
-            )  # fmt: skip
-        )
+        return dict(self.desk.ask(_OTHER_CASES))
 
     def breaker_openings(self) -> int:
-        return int(
-            self.desk.ask("SELECT count(*) FROM providers_providerevent WHERE kind = 'opened'")[0][0]
-        )  # fmt: skip
+        return int(self.desk.ask(_OPENINGS)[0][0])
 
 
-_NO_CASE = "NOT EXISTS (SELECT 1 FROM jobs_case c WHERE c.task_id = t.id AND c.kind = 'unknown_send' AND c.resolved_at IS NULL)"
-# A send that was armed a moment ago is only under way.
-_UNSETTLED = f"""
+_OTHER_CASES = "SELECT kind, count(*) FROM jobs_case WHERE kind <> 'unknown_send' GROUP BY 1"
+_OPENINGS = "SELECT count(*) FROM providers_providerevent WHERE kind = 'opened'"
+# Of unknown outcome, and no case. A send that was armed a moment ago is only under way.
+_UNSETTLED = """
 SELECT a.provider, count(*) FROM jobs_providertask t JOIN providers_account a ON a.id = t.account_id
 WHERE (t.state = 'sending' AND t.armed_at < clock_timestamp() - interval '2 seconds')
-  OR (t.state = 'unknown' AND {_NO_CASE})
+  OR (t.state = 'unknown' AND NOT EXISTS (
+    SELECT 1 FROM jobs_case c WHERE c.task_id = t.id AND c.kind = 'unknown_send' AND c.resolved_at IS NULL))
 GROUP BY 1
 """
-_LOST = f"""
-SELECT count(*), count(*) FILTER (WHERE t.state = 'unknown' AND {_NO_CASE})
+_LOST = """
+SELECT count(*), count(*) FILTER (WHERE t.state <> 'unknown' OR EXISTS (
+  SELECT 1 FROM jobs_case c WHERE c.task_id = t.id AND c.kind = 'unknown_send' AND c.resolved_at IS NULL))
 FROM jobs_providertask t WHERE t.lost_at IS NOT NULL
 """
 _DATE_BACK = """

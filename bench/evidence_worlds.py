@@ -85,9 +85,9 @@ def key(account: str) -> str:
 
 def environment(
     size: Size, accounts: Sequence[World], base_urls: Mapping[str, str]
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """The desk's settings. Those that are not named are the product's own."""
-    found = {
+    found: dict[str, Any] = {
         "AI_ACCOUNTS": ",".join(f"{world.name}=polza" for world in accounts),
         "WORKER_CONCURRENCY": "256",
         "WORKER_LANES": str(size.lanes),
@@ -195,21 +195,26 @@ class Size:
     limit_s: float
     dated_back_s: float = 0.0
 
+    @property
+    def bursts_s(self) -> float:
+        """So early that a timeout is one before the last kill."""
+        return self.seconds - self.post_deadline_s
+
 
 # The product's own times, but for how long a generation takes and what the lag is.
 FULL = Size(
-    seconds=230.0, alone=12, kills=10, lanes=2, runs=1000,
+    seconds=260.0, alone=12, kills=10, lanes=2, runs=1000,
     bursts={
         "echo": 190, "exclusive": 85, "shared": 85, "unmeasured": 45, "unmeasured_echo": 45, "gone": 45, "mute": 15,
     },
     post_deadline_s=30.0, reconcile_s=30.0, poll_s=3.0, lag_s=5.0, slow_s=20.0, limit_s=840.0,
 )  # fmt: skip
 QUICK = Size(
-    seconds=8.0, alone=4, kills=1, lanes=1, runs=45,
+    seconds=11.0, alone=4, kills=1, lanes=1, runs=45,
     bursts={
         "echo": 6, "exclusive": 4, "shared": 3, "unmeasured": 2, "unmeasured_echo": 2, "gone": 2, "mute": 1,
     },
-    post_deadline_s=4.0, reconcile_s=2.0, poll_s=0.5, lag_s=1.0, slow_s=3.0, limit_s=75.0, dated_back_s=30.0,
+    post_deadline_s=4.0, reconcile_s=2.0, poll_s=0.5, lag_s=1.0, slow_s=3.0, limit_s=120.0, dated_back_s=30.0,
 )  # fmt: skip
 
 
@@ -237,18 +242,19 @@ def plan(size: Size, accounts: Sequence[World], seed: int) -> list[Burst]:
     alone = iter(ALONE)
     for world in accounts:
         if family(world.name) == "alone":
-            at_s = WARM_S + rng.random() * size.seconds / 6
+            at_s = WARM_S + rng.random() * size.bursts_s / 6
             prompt = marked(f"a lone lighthouse, {world.name}", [next(alone)])
             found.append(Burst(at_s, world.name, prompt, LIKE // 3, "alone"))
             continue
         count = size.bursts[world.name]
         for number in range(count):
-            at_s = WARM_S + (number + rng.random()) * (size.seconds - WARM_S) / count
+            at_s = WARM_S + (number + rng.random()) * (size.bursts_s - WARM_S) / count
             faults = [next(decks[world.group]) for _ in range(STRUCK)]
             words = f"a lighthouse, {world.name} {number}"
             found.append(Burst(at_s, world.name, marked(words, faults), LIKE, "burst"))
     for number in range(size.kills):
-        at_s = WARM_S + (number + 0.5) * (size.seconds - WARM_S) / size.kills
+        # The last one at the end: it takes along whatever else is under way.
+        at_s = WARM_S + (number + 1) * (size.seconds - WARM_S) / size.kills
         for name in KILLED:
             prompt = (
                 f"a lighthouse in a storm, {name} {number}"

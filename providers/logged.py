@@ -30,9 +30,9 @@ class LoggedAdmin(ModelAdmin):
         message: list[dict[str, Any]] = list(
             super().construct_change_message(request, form, formsets, add) or []
         )
-        if form.changed_data == ["why"]:
-            return []  # a reason for nothing
         changed = values(form)
+        if not add and not changed:
+            return []  # Django calls some fields changed that are not; a reason for nothing is none
         if changed:
             message.append({"values": changed})
             if why := form.cleaned_data.get("why"):

@@ -101,7 +101,9 @@ def walk(client: Client, start: list[str]) -> Walk:
             continue
         known.add(address)
         view = resolve(parts.path).view_name
-        kind = (view, *sorted({name for name, _value in parse_qsl(parts.query)}))
+        # Each filter by itself, and a few of several at once: all combinations would be thousands of the same page.
+        asked = sorted({name for name, _value in parse_qsl(parts.query)} - {"_changelist_filters"})
+        kind = (view, *asked) if len(asked) <= 1 else (view, "several")
         alike[kind] += 1
         if came_from and alike[kind] > MOST_ALIKE:
             continue
@@ -120,7 +122,8 @@ def walk(client: Client, start: list[str]) -> Walk:
             if seen.posts:
                 told.posts[url] = seen.posts
             waiting.extend((urljoin(url, link), url) for link in seen.links)
-        answer.close()
+        if answer.streaming:  # a file: read to its end, which closes it
+            deque(answer, maxlen=0)
     return told
 
 
@@ -146,15 +149,15 @@ def _rows(settings: Any, tmp_path: Path) -> None:
         batch = Batch.objects.create(tenant=tenant, created_at=now, created_by=owner, **values)
         for state in (JobState.PENDING, JobState.FAILED, JobState.MANUAL):
             factories.job(now, state, batch=batch)
-    for state in ("open", "done"):
+    for how in ("open", "done"):
         run = BulkRun.objects.create(
-            verb="retry", created_at=now, total=3, state=state, created_by=owner, finished_at=None if state == "open" else now
+            verb="retry", created_at=now, total=3, state=how, created_by=owner, finished_at=None if how == "open" else now
         )  # fmt: skip
         BulkSkip.objects.create(run=run, job_id=jobs["failed"].pk, reason="refused", said="no")
-    for state in Statement.State.values:
+    for read in Statement.State.values:
         Statement.objects.create(
             provider="polza", account=factories.account(now), since=now - hour, until=now, asked_at=now - hour,
-            state=state, told=_told(), read_at=now, ended_at=None if state == "reading" else now,
+            state=read, told=_told(), read_at=now, ended_at=None if read == "reading" else now,
         )  # fmt: skip
     Alert.objects.create(kind=AlertKind.STUCK, state=AlertState.SENT, at=now, not_before=now)
     Hold.objects.create(kind="red_button", set_at=now, set_by=owner, reason="prices")

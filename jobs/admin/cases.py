@@ -105,20 +105,20 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("case"))
     def what_cell(self, case: Any) -> SafeString:
-        """What it is, whose job, and what was asked for."""
-        if case.job is None:
-            second = format_html("{}", case_words.hint(case))
-        else:
-            second = format_html(
-                '<bdi class="what-of">{}</bdi> <span class="quiet" dir="auto">{}</span>',
+        """What it is, whose job and what was asked for, and what has happened."""
+        of_job = SafeString()
+        if case.job is not None:
+            of_job = format_html(
+                '<span class="what-second"><bdi class="what-of">{}</bdi> <span class="quiet" dir="auto">{}</span></span>',
                 case.job.reference or f"#{case.job_id}",
                 case.prompt_start,
             )
         return format_html(
-            '<span class="what" title="{}"><span class="what-first"><span>{}</span></span><span class="what-second">{}</span></span>',
-            case_words.hint(case),
+            '<span class="what"><span class="what-first"><span>{}</span></span>{}<span class="what-second small" title="{}">{}</span></span>',
             case_words.title(case),
-            second,
+            of_job,
+            case_words.hint(case),
+            case_words.hint(case),
         )
 
     @admin.display(description=gettext_lazy("suggested next step"))

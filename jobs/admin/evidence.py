@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from jobs import display
 from jobs.models import ProviderTask
+from jobs.states import TaskState
 
 _EVIDENCE_NAMES = {
     "submit": gettext_lazy("Its answer"),
@@ -68,8 +69,8 @@ def _request(task: ProviderTask, left: bool | None) -> list[Group]:
 
 
 def _reading(task: ProviderTask) -> list[Group]:
-    """What we took the answer for, and why; nothing where all went well."""
-    if not task.failure_class:
+    """What we took the answer for, and why; nothing where all went well in the end."""
+    if not task.failure_class or task.state == TaskState.STORED:
         return []
     lines = [
         Line(_("taken for"), display.reason(task.failure_class), block=False),

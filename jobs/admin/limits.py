@@ -175,7 +175,7 @@ class TargetAdmin(LoggedAdmin, DeskAdmin):
         """Jobs and money hang on a target."""
         return False
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Who may only look is asked for no reason."""
         may = self.has_change_permission(request, obj) if obj else True
         return [name for name in self.fields if may or name != "why"]

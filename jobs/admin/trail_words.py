@@ -269,5 +269,5 @@ def sentence(deed: Deed) -> str:
     """A line of a terminal."""
     changed = ", ".join(f"{name}: {before} → {after}" for name, before, after in change_lines(deed))
     more = " · ".join(part for part in (changed, deed.reason, detail(deed)) if part)
-    line = f"{deed.at:%Y-%m-%d %H:%M:%S}  {who(deed)}  {capfirst(look(deed).word)}  {on(deed)}"
+    line = f"{deed.at:%Y-%m-%d %H:%M:%S}  {who(deed)}  {capfirst(str(look(deed).word))}  {on(deed)}"
     return f"{line}  {more}" if more else line
