@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ValidationError
+from django.contrib.auth import get_user_model
+from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
@@ -168,6 +169,14 @@ class DeskChangeList(ChangeList):
         return capped_words(self.result_count)
 
 
+def _by_name(field: Any) -> Callable[[Model], str]:
+    @admin.display(description=field.verbose_name)
+    def shown(row: Model) -> str:
+        return str(getattr(row, field.name) or "-")
+
+    return shown
+
+
 class DeskAdmin(ModelAdmin):
     """What all our lists share. `dress` may hang onto the rows of a page what its columns show."""
 
@@ -178,6 +187,23 @@ class DeskAdmin(ModelAdmin):
     keyset: ClassVar[Sequence[str]] = ()
     empty: ClassVar[EmptyState | None] = None
     cards = True  # on a phone, rows become cards
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """On pages to look at, people are told by name: Django's own link leads to their page, which few may open."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (name, {**more, "fields": [self._shown(one) for one in more["fields"]]})
+            for name, more in fieldsets
+        ]
+
+    def _shown(self, name: Any) -> Any:
+        try:
+            field = self.opts.get_field(name)
+        except (FieldDoesNotExist, TypeError):
+            return name
+        return _by_name(field) if field.related_model is get_user_model() else name
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return DeskChangeList

@@ -139,16 +139,7 @@ class StandingDecisionAdmin(DeskAdmin):
         super().save_model(request, obj, form, change)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.fields, "who_made", "made_at", "ended_at", "who_ended") if obj else self.fields
-
-    # Names, not Django's links to the pages of people: few may open those.
-    @admin.display(description=gettext_lazy("made by"))
-    def who_made(self, decision: StandingDecision) -> str:
-        return str(decision.made_by or "-")
-
-    @admin.display(description=gettext_lazy("ended by"))
-    def who_ended(self, decision: StandingDecision) -> str:
-        return str(decision.ended_by or "-")
+        return (*self.fields, "made_by", "made_at", "ended_at", "ended_by") if obj else self.fields
 
     def has_end_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobs.change_standingdecision")
