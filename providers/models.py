@@ -342,6 +342,7 @@ class QuotaWindow(models.Model):
     def __str__(self) -> str:
         return f"{self.account} {self.model} {self.most} / {self.seconds or 'at once'}"
 
+
 # Steps that only people take; without an actor it was somebody with the shell.
 OF_PEOPLE = (
     "paused", "resumed", "blocked", "limits_changed", "target_opened", "alerts_silenced", "alerts_unsilenced",
