@@ -61,12 +61,7 @@ def measure(quick: bool, seed: int) -> tuple[dict[str, Any], dict[str, Any], boo
         sandboxes = {
             name: stack.enter_context(
                 # Each with a seed of its own, or they would give the same ids.
-                running_sandbox(
-                    seed=100 * seed + number,
-                    latency_fixed_s=GENERATION_S,
-                    prepared_bytes=4_000,
-                    **settings,
-                )
+                running_sandbox(seed=100 * seed + number, latency_fixed_s=GENERATION_S, **settings)
             )
             for number, (name, settings) in enumerate(providers(size.lag_s).items())
         }

@@ -17,7 +17,7 @@ CASE_WITHIN_S = 60.0
 
 
 class Outcome(StrEnum):
-    DELIVERED = "delivered"  # it was accepted, and its picture is there
+    DELIVERED = "delivered"  # it was accepted, and its result is there
     SENT_AGAIN = "sent again"  # it never arrived, and the job was sent again
     CASE = "case"
     WRONG_LINK = "wrong link"

@@ -18,6 +18,7 @@ from bench.evidence_judge import Ledger, Sent
 from bench.evidence_worlds import MODEL, Burst, Group, Size, World, family, key
 from jobs.clock import clock
 from jobs.lifecycle import create
+from providers.contract import Kind
 from providers.models import Account, Target
 from providers.registry import fingerprint
 from providers.sandbox.server import Sandbox
@@ -30,7 +31,12 @@ LOOK_EVERY_S = 1.0
 TICK_S = 0.2
 # A kill waits until so many POSTs stand open in one worker, or until then.
 VICTIMS, KILL_WITHIN_S = 6, 4.0
+CALM_S = 3.0  # before a kill, accounts that must have one lost send alone are left in peace
 STARTED_S = 0.5  # a POST that was armed so long ago is on its way
+
+
+def _kills(burst: Burst) -> bool:
+    return burst.reference.startswith("kill")
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class Trial:
                 echoes_id=world.echoes, history_lag_s=world.lag_s, exclusive=world.exclusive,
             )  # fmt: skip
             self._targets[world.name] = Target.objects.create(
-                provider=world.name, model=MODEL, price=Decimal(8)
+                provider=world.name, model=MODEL, kind=Target.Kind.TEXT, price=Decimal(8)
             )
 
     def _now(self) -> float:
@@ -86,17 +92,17 @@ class Trial:
             left = left[len(due) :]
             self._send(due)
             self._kill_at |= {
-                burst.reference: now + KILL_WITHIN_S
-                for burst in due
-                if burst.reference.startswith("kill")
+                burst.reference: now + KILL_WITHIN_S for burst in due if _kills(burst)
             }
             self._kill()
             self._stranger()
             if now - seen_at >= LOOK_EVERY_S:
                 seen_at = now
                 unsettled = self._look(show, "sending")
-                # The others have traffic of their own.
-                self._canary({name for name in unsettled if family(name) == "alone"})
+                soon = any(burst.at_s <= now + CALM_S for burst in left if _kills(burst))
+                if not self._kill_at and not soon:
+                    # The others have traffic of their own. A canary that is killed would be a second lost send.
+                    self._canary({name for name in unsettled if family(name) == "alone"})
             time.sleep(TICK_S)
         for sandbox in self.sandboxes.values():
             # What is sent from now on only shows that the listings are fresh.
@@ -106,7 +112,10 @@ class Trial:
     def _send(self, bursts: Sequence[Burst]) -> None:
         jobs = [
             create.NewJob(
-                prompt=burst.prompt, route=[self._targets[burst.world]], reference=burst.reference
+                prompt=burst.prompt,
+                route=[self._targets[burst.world]],
+                kind=Kind.TEXT,
+                reference=burst.reference,
             )
             for burst in bursts
             for _ in range(burst.count)

@@ -5,7 +5,7 @@ design.md section 5, "Evidence about an unknown send".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -36,7 +36,6 @@ class LostSend:
     deadline_s: float
     absent_seen_at: datetime | None
     spool_clear: bool
-    alone: bool  # no other task of ours with an overlapping window is still sending or unknown
     concluded: bool = False  # absence was concluded before; this is the one look after it
 
 
@@ -44,12 +43,15 @@ class LostSend:
 class Listing:
     """All pages of the history of the key the send used, no status filter. `read_at` is before the first page was asked.
 
-    `linked` maps provider ids of ours to when we armed them. `echoes`: None where not measured; `lag_s` likewise.
+    `linked` maps provider ids of ours to when we armed them; `unsettled` the sends that are still sending or unknown. Both were
+    read after the last page: whatever a page shows was armed before, so it is in one of them, or nobody's. `echoes`: None
+    where not measured; `lag_s` likewise.
     """
 
     items: Sequence[HistoryItem]
     read_at: datetime
-    linked: dict[str, datetime]
+    linked: Mapping[str, datetime]
+    unsettled: Mapping[UUID, datetime]
     echoes: bool | None
     lag_s: float | None
     exclusive: bool
@@ -94,7 +96,8 @@ def judge(send: LostSend, listing: Listing) -> Judgement:
     ready = listing.read_at >= absence_from(
         send_not_after=send.send_not_after, deadline_s=send.deadline_s, lag_s=listing.lag_s
     )
-    if not listing.echoes and len(same_model) == 1 and send.alone and listing.exclusive and ready:
+    only_one = len(same_model) == 1 and listing.exclusive and _alone(send, listing)
+    if not listing.echoes and only_one and ready:
         return Judgement(finding=Finding.FOUND, provider_id=same_model[0].provider_id)
     nothing = listing.echoes is True or not unlinked
     if (
@@ -110,6 +113,16 @@ def judge(send: LostSend, listing: Listing) -> Judgement:
     if listing.read_at - send.absent_seen_at >= timedelta(seconds=listing.lag_s):
         return Judgement(finding=Finding.ABSENT)
     return Judgement(finding=Finding.ABSENT_ONCE, candidates=candidates)
+
+
+def _alone(send: LostSend, listing: Listing) -> bool:
+    """No other send of ours whose window overlaps may have made what the listing shows."""
+    since, until = window(send, lag_s=listing.lag_s)
+    return not any(
+        abs(armed_at - send.armed_at) < until - since
+        for task_id, armed_at in listing.unsettled.items()
+        if task_id != send.task_id
+    )
 
 
 def _fresh(send: LostSend, listing: Listing) -> bool:
@@ -137,7 +150,20 @@ def overdue(
     now: datetime,
 ) -> bool:
     """Whether the machine has had its time: a person should see the send on the desk by now."""
+    return now >= overdue_from(
+        send_not_after=send_not_after, deadline_s=deadline_s, lag_s=lag_s, absent_seen_at=absent_seen_at
+    )  # fmt: skip
+
+
+def overdue_from(
+    *,
+    send_not_after: datetime,
+    deadline_s: float,
+    lag_s: float | None,
+    absent_seen_at: datetime | None,
+) -> datetime:
+    """When the machine will have had its time."""
     due = absence_from(send_not_after=send_not_after, deadline_s=deadline_s, lag_s=lag_s)
     if absent_seen_at is not None:
         due = max(due, absent_seen_at + timedelta(seconds=lag_s or 0.0))
-    return now >= due + timedelta(seconds=CASE_GRACE_S)
+    return due + timedelta(seconds=CASE_GRACE_S)

@@ -551,7 +551,7 @@ def test_three_lanes_that_sweep_at_once_do_everything_once(now: datetime) -> Non
 def test_a_row_that_is_looked_up_in_vain_is_looked_up_more_and_more_seldom(now: datetime) -> None:
     send = LostSend(
         task_id=uuid.uuid4(), model="painter", armed_at=now, send_not_after=now, deadline_s=20.0,
-        absent_seen_at=None, spool_clear=True, alone=True,
+        absent_seen_at=None, spool_clear=True,
     )  # fmt: skip
     ages_s = [60.0, HOUR_S, 4 * HOUR_S, 24 * HOUR_S, 30 * 24 * HOUR_S]
     intervals = [

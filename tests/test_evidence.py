@@ -37,7 +37,6 @@ def send(**values: Any) -> LostSend:
         "deadline_s": 30.0,
         "absent_seen_at": None,
         "spool_clear": True,
-        "alone": True,
     }
     return LostSend(**defaults | values)
 
@@ -59,6 +58,7 @@ def listing(*items: HistoryItem, canary: bool = True, **values: Any) -> Listing:
         "items": (*items, CANARY) if canary else items,
         "read_at": READY,
         "linked": {"canary": FENCE + timedelta(seconds=1)},
+        "unsettled": {send().task_id: ARMED},
         "echoes": True,
         "lag_s": LAG_S,
         "exclusive": True,
@@ -76,7 +76,10 @@ def found(what: LostSend, where: Listing) -> Finding:
 @pytest.mark.parametrize("echoes", [True, False, None])
 def test_our_own_id_in_the_listing_is_found_at_any_time(echoes: bool | None) -> None:
     mine = item("gen_1", echo=str(send().task_id), after_s=99999)
-    judged = judge(send(alone=False), listing(mine, echoes=echoes, read_at=ARMED, exclusive=False))
+    beside = {uuid.UUID(int=2): ARMED}
+    judged = judge(
+        send(), listing(mine, echoes=echoes, read_at=ARMED, exclusive=False, unsettled=beside)
+    )
     assert (judged.finding, judged.provider_id) == (Finding.FOUND, "gen_1")
 
 
@@ -97,8 +100,14 @@ def test_on_an_account_that_others_use_too_it_proves_nothing() -> None:
     assert found(send(), where) is Finding.UNCLEAR
 
 
-def test_beside_another_open_send_of_ours_it_proves_nothing() -> None:
-    assert found(send(alone=False), listing(item("gen_1"), echoes=False)) is Finding.UNCLEAR
+@pytest.mark.parametrize(
+    ("after_s", "proves"), [(0, False), (200, False), (-200, False), (400, True)]
+)
+def test_beside_another_open_send_of_ours_it_proves_nothing(after_s: float, proves: bool) -> None:
+    """Unless their windows don't meet: 10 + 30 + 10 + 20 s, and 120 s for the clocks at either end."""
+    beside = {send().task_id: ARMED, uuid.UUID(int=2): ARMED + timedelta(seconds=after_s)}
+    where = listing(item("gen_1"), echoes=False, unsettled=beside)
+    assert found(send(), where) is (Finding.FOUND if proves else Finding.UNCLEAR)
 
 
 def test_before_the_window_is_over_a_lone_generation_proves_nothing() -> None:

@@ -374,7 +374,6 @@ SENDS = st.builds(
     deadline_s=st.sampled_from([0.0, 30.0, 180.0]),
     absent_seen_at=st.none() | _MOMENTS,
     spool_clear=st.booleans(),
-    alone=st.booleans(),
 )
 ITEMS = st.builds(
     HistoryItem,
@@ -389,6 +388,7 @@ LISTINGS = st.builds(
     items=st.lists(ITEMS, max_size=5, unique_by=lambda item: item.provider_id).map(tuple),
     read_at=_MOMENTS,
     linked=st.dictionaries(st.sampled_from([f"gen_{number}" for number in range(6)]), _MOMENTS),
+    unsettled=st.dictionaries(st.sampled_from([uuid.UUID(int=1), uuid.UUID(int=2)]), _MOMENTS),
     echoes=st.sampled_from([True, False, None]),
     lag_s=_LAGS,
     exclusive=st.booleans(),
@@ -426,7 +426,9 @@ def test_a_send_is_found_only_by_its_own_id_or_as_the_only_one_it_can_be(
     [found] = [item for item in listing.items if item.provider_id == judged.provider_id]
     if found.correlation_id == str(send.task_id):
         return
-    assert send.alone
+    since, until = evidence.window(send, lag_s=listing.lag_s)
+    for pk, armed_at in listing.unsettled.items():
+        assert pk == send.task_id or abs(armed_at - send.armed_at) >= until - since
     assert listing.exclusive
     assert not listing.echoes
     assert found.provider_id not in listing.linked

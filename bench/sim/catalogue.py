@@ -224,9 +224,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "any_candidate_is_ours", "the only unlinked generation is ours, whoever else uses the key",
         (("jobs.evidence",
-          "    if not listing.echoes and len(same_model) == 1 and send.alone and listing.exclusive and ready:\n",
-          "    if len(same_model) == 1:\n"),),
+          "    if not listing.echoes and only_one and ready:\n", "    if len(same_model) == 1:\n"),),
         catcher="tests/test_evidence.py",
+    ),
+    Mutant(
+        "ours_read_before_the_listing", "what goes out while the history is read is taken for the lost send",
+        (("jobs.stages.reconcile", "    linked, unsettled = await lane.db(_ours, facts_of_account.pk, since - _LONG_BEFORE)\n", ""),
+         ("jobs.stages.reconcile", "    items: dict[str, HistoryItem] = {}\n    page = pages = 1\n",
+          "    linked, unsettled = await lane.db(_ours, facts_of_account.pk, since - _LONG_BEFORE)\n"
+          "    items: dict[str, HistoryItem] = {}\n    page = pages = 1\n")),
+        catcher="tests/test_evidence_found.py",
+    ),
+    Mutant(
+        "overdue_only_when_looked_at", "a history that hangs keeps a lost send from the desk",
+        (("jobs.stages.reconcile", "        | recover.overdue_jobs(now=now)\n", ""),),
+        catcher="tests/test_evidence_found.py",
     ),
     # --- deciding -----------------------------------------------------------------------------------------------------
     Mutant(

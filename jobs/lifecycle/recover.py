@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from jobs.evidence import CASE_GRACE_S
 from jobs.lifecycle.claim import DUE_COLUMNS
 from jobs.lifecycle.record import Fact, record
 from jobs.models import ProviderTask
@@ -124,3 +125,23 @@ def undecided_jobs(*, now: datetime) -> set[int]:
     """Jobs whose facts nobody has decided for a while."""
     waiting = ProviderTask.objects.filter(undecided_since__lte=now - timedelta(seconds=UNDECIDED_S))
     return set(waiting.order_by("undecided_since").values_list("job_id", flat=True)[:500])
+
+
+# What evidence.overdue says of one send. A look that hangs, or a history that nobody can read, must hold up no person.
+_OVERDUE_LOOKS = """
+SELECT DISTINCT t.job_id FROM jobs_providertask t JOIN providers_account a ON a.id = t.account_id
+WHERE t.next_look_at IS NOT NULL AND t.state = 'unknown' AND t.blocks_send
+  AND greatest(t.send_not_after + make_interval(secs => coalesce(t.call_deadline_s, 0) + %(margin)s), t.absent_seen_at)
+    + make_interval(secs => coalesce(a.history_lag_s, 0) + %(grace)s) <= %(now)s
+  AND NOT EXISTS (SELECT FROM jobs_case c WHERE c.task_id = t.id AND c.kind = 'unknown_send')
+LIMIT 500
+"""
+
+
+def overdue_jobs(*, now: datetime) -> set[int]:
+    """Jobs with a lost send that a person should see by now, and that is no case yet."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _OVERDUE_LOOKS, {"margin": ABSENCE_MARGIN_S, "grace": CASE_GRACE_S, "now": now}
+        )
+        return {job_id for (job_id,) in cursor.fetchall()}

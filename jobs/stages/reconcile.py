@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q
 
@@ -38,6 +39,7 @@ def sweep(lane: LaneContext) -> set[int]:
         recover.withdraw_dead_intents(live=live, now=now)
         | recover.declare_lost(now=now)
         | recover.undecided_jobs(now=now)
+        | recover.overdue_jobs(now=now)
     )
 
 
@@ -61,33 +63,17 @@ def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
 
 def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend:
     assert task.armed_at is not None and task.send_not_after is not None  # noqa: PT018  armed, by constraint
-    deadline_s = task.call_deadline_s or 0.0
-    over = evidence.absence_from(
-        send_not_after=task.send_not_after, deadline_s=deadline_s, lag_s=task.account.history_lag_s
-    )
     clear = SpoolHost.objects.filter(host=task.host).filter(
         Q(clear_at__gt=task.lost_at or now) | Q(declared_lost_at__isnull=False)
-    )
-    span = over - task.armed_at + 2 * timedelta(seconds=evidence.CLOCK_SKEW_S)
-    alone = not (
-        ProviderTask.objects.filter(
-            account_id=task.account_id,
-            state__in=[TaskState.SENDING, TaskState.UNKNOWN],
-            armed_at__gt=task.armed_at - span,
-            armed_at__lt=task.armed_at + span,
-        )
-        .exclude(pk=task.pk)
-        .exists()
     )
     return LostSend(
         task_id=task.pk,
         model=task.target.model,
         armed_at=task.armed_at,
         send_not_after=task.send_not_after,
-        deadline_s=deadline_s,
+        deadline_s=task.call_deadline_s or 0.0,
         absent_seen_at=task.absent_seen_at,
         spool_clear=task.host == lane.host or clear.exists(),
-        alone=alone,
         concluded=task.absent_at is not None,
     )
 
@@ -157,7 +143,7 @@ async def _listing(
     if account is None:
         return None
     adapter = registry.adapter(provider)
-    linked, facts_of_account = await lane.db(_linked, lane.account_ids[provider])
+    facts_of_account = await lane.db(Account.objects.get, pk=lane.account_ids[provider])
     windows = [evidence.window(send, lag_s=facts_of_account.history_lag_s) for send in sends]
     since, until = min(w[0] for w in windows), max(at, *(w[1] for w in windows))
     items: dict[str, HistoryItem] = {}
@@ -177,24 +163,37 @@ async def _listing(
             return None
         items |= {item.provider_id: item for item in read.items}
         page, pages = page + 1, read.pages
+    linked, unsettled = await lane.db(_ours, facts_of_account.pk, since - _LONG_BEFORE)
     return Listing(
         items=tuple(items.values()),
         read_at=at,
         linked=linked,
+        unsettled=unsettled,
         echoes=facts_of_account.echoes_id,
         lag_s=facts_of_account.history_lag_s,
         exclusive=facts_of_account.exclusive,
     )
 
 
-def _linked(account_id: int) -> tuple[dict[str, datetime], Account]:
-    known = ProviderTask.objects.filter(account_id=account_id, provider_id__isnull=False)
-    armed = {
-        provider_id: armed_at
-        for provider_id, armed_at in known.values_list("provider_id", "armed_at")
-        if provider_id is not None and armed_at is not None
-    }
-    return armed, Account.objects.get(pk=account_id)
+# What the listing shows was made after this, by our clock and theirs; older rows have nothing to do with it.
+_LONG_BEFORE = timedelta(days=1)
+
+
+def _ours(account_id: int, since: datetime) -> tuple[dict[str, datetime], dict[UUID, datetime]]:
+    """When the sends were armed whose id is known, and those of which it may still come. In one statement: none is between."""
+    armed = ProviderTask.objects.filter(account_id=account_id, armed_at__gte=since)
+    wanted = armed.filter(
+        Q(provider_id__isnull=False) | Q(state__in=[TaskState.SENDING, TaskState.UNKNOWN])
+    )
+    linked: dict[str, datetime] = {}
+    unsettled: dict[UUID, datetime] = {}
+    for pk, provider_id, armed_at in wanted.values_list("pk", "provider_id", "armed_at"):
+        assert armed_at is not None
+        if provider_id is not None:
+            linked[provider_id] = armed_at
+        else:
+            unsettled[pk] = armed_at
+    return linked, unsettled
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
