@@ -29,8 +29,9 @@ CANARY_BESIDE_S = 1.0
 STRANGER_EVERY_S = 4.0
 LOOK_EVERY_S = 1.0
 TICK_S = 0.2
-# A kill waits until so many POSTs stand open in one worker, or until then.
-VICTIMS, KILL_WITHIN_S = 6, 4.0
+# A kill waits until so many POSTs stand open in one worker, or some for so long.
+VICTIMS, LONG_OPEN_S = 6, 1.5
+KILL_WITHIN_S = 60.0
 CALM_S = 3.0  # before a kill, accounts that must have one lost send alone are left in peace
 STARTED_S = 0.5  # a POST that was armed so long ago is on its way
 
@@ -146,18 +147,12 @@ class Trial:
     def _kill(self) -> None:
         """kill -9 of the worker that has most of the marked POSTs open, once their requests have arrived."""
         for reference, at_the_latest in list(self._kill_at.items()):
-            open_posts = self.desk.ask(
-                "SELECT t.run_id::text, count(*) FROM jobs_providertask t JOIN jobs_job j ON j.id = t.job_id"
-                " WHERE t.state = 'sending' AND j.reference = %s"
-                " AND t.armed_at < clock_timestamp() - make_interval(secs => %s) GROUP BY 1 ORDER BY 2 DESC LIMIT 1",
-                reference, STARTED_S,
-            )  # fmt: skip
-            late = self._now() >= at_the_latest
-            if open_posts and (late or open_posts[0][1] >= VICTIMS):
-                pid = self.desk.lanes().get(open_posts[0][0])
+            found = self.desk.ask(_OPEN_POSTS, STARTED_S, reference)
+            if found and (found[0][1] >= VICTIMS or found[0][2] >= LONG_OPEN_S):
+                pid = self.desk.lanes().get(found[0][0])
                 self.kills += pid is not None and processes.send(pid, signal.SIGKILL)
                 del self._kill_at[reference]
-            elif late:
+            elif self._now() >= at_the_latest:
                 del self._kill_at[reference]
 
     # --- the rest -----------------------------------------------------------------------------------------------------
@@ -210,6 +205,12 @@ class Trial:
         return int(self.desk.ask(_OPENINGS)[0][0])
 
 
+_OPEN_POSTS = """
+SELECT t.run_id::text, count(*), extract(epoch FROM max(clock_timestamp() - t.armed_at))::float8
+FROM jobs_providertask t JOIN jobs_job j ON j.id = t.job_id
+WHERE t.state = 'sending' AND t.armed_at < clock_timestamp() - make_interval(secs => %s) AND j.reference = %s
+GROUP BY 1 ORDER BY 2 DESC LIMIT 1
+"""
 _OTHER_CASES = "SELECT kind, count(*) FROM jobs_case WHERE kind <> 'unknown_send' GROUP BY 1"
 _OPENINGS = "SELECT count(*) FROM providers_providerevent WHERE kind = 'opened'"
 # Of unknown outcome, and no case. A send that was armed a moment ago is only under way.
