@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from jobs import attach, display
 from jobs.models import Case, ProviderTask
+from providers import registry
 from providers.contract import Kind
 
 # What the provider says is not done has no picture yet, or never; any other word may.
@@ -45,11 +46,12 @@ def cards(case: Case, task: ProviderTask) -> list[Candidate]:
         return []
     taken = _taken(task, [one["id"] for one in found])
     picture = reverse("admin:jobs_case_candidate", args=[case.pk])
+    pictures = task.job.kind != Kind.TEXT and _reached(task)
     made = []
     for one in found:
         at = _moment(one.get("created_at"))
         status = str(one.get("status") or "")
-        shown = task.job.kind != Kind.TEXT and status not in _WITHOUT_PICTURE
+        shown = pictures and status not in _WITHOUT_PICTURE
         card = Candidate(
             id=one["id"],
             model=str(one.get("model") or ""),
@@ -64,6 +66,14 @@ def cards(case: Case, task: ProviderTask) -> list[Candidate]:
         )
         made.append((_rank(card, task.armed_at), card))
     return [card for _rank_of, card in sorted(made, key=lambda pair: pair[0])]
+
+
+def _reached(task: ProviderTask) -> bool:
+    """Whether the settings still have the key that could be asked with."""
+    try:
+        return registry.reached(task.account.provider, task.account.fingerprint) is not None
+    except registry.UnknownProviderError:
+        return False
 
 
 def _rank(card: Candidate, armed_at: datetime | None) -> tuple[bool, bool, float, str]:

@@ -136,7 +136,6 @@ def looked_at(jobs: QuerySet[Job]) -> QuerySet[Job]:
         # As staff.check_no_result: of the prompt as it is now.
         stored_at__isnull=False,
         created_at__gte=Coalesce(OuterRef("edited_at"), OuterRef("created_at")),
-        results__isnull=False,
     )
     return jobs.annotate(
         costly=Exists(_costly_sends()),

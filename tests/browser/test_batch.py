@@ -121,7 +121,7 @@ def test_pausing_and_resuming_show_at_once(visit: Callable[..., Visitor]) -> Non
     someone = visit(Role.OPERATOR, viewport=SIZES["desk"])
     page = someone.page
     someone.go(f"/admin/jobs/batch/{batch.pk}/change/")
-    page.get_by_text("Actions").click()
+    page.get_by_text("Actions", exact=True).click()
     page.get_by_role("link", name="Pause").click()
     page.get_by_role("button", name="Pause").click()
     page.locator("[data-live=state]", has_text="paused by staff").wait_for()

@@ -87,7 +87,7 @@ def test_the_bar_of_actions_comes_with_a_selection_and_cancels_what_is_selected(
     assert bar.is_visible()
     bar.locator("select").select_option("cancel_selected")
     bar.get_by_role("button").click()
-    someone.page.get_by_role("button", name="Cancel the job (2)").click()
+    someone.page.get_by_role("button", name="Cancel · 2").click()
     someone.page.get_by_text("2 jobs done.").wait_for()
     assert Job.objects.filter(state=JobState.CANCELLED).count() == 2
     assert someone.complaints == []
