@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.db.models import Q
 
-from jobs.states import JobState
+from jobs.states import HAS_COST, JobState
 
 if TYPE_CHECKING:
     from jobs.models import Job, ProviderTask  # noqa: F401  named in the strings below
@@ -63,7 +63,7 @@ COSTLY = """(k.charge IN ('possible', 'charged', 'written_off') AND k.released_b
 class TaskQuerySet(models.QuerySet["ProviderTask"]):
     def costly(self) -> TaskQuerySet:
         """Those that let nothing more be sent for their job (COSTLY)."""
-        return self.filter(charge__in=["possible", "charged", "written_off"]).exclude(
+        return self.filter(charge__in=HAS_COST).exclude(
             released_by__in=["person", "standing", "stored"]
         )
 

@@ -25,6 +25,9 @@ class JobState(StrEnum):
 
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
+# A send has cost something, or may have. What was written off is spent all the same.
+HAS_COST = frozenset({Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF})
+
 
 class TaskState(StrEnum):
     INTENT = "intent"

@@ -8,16 +8,12 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import attach, display
 from jobs.admin import forms as desk_forms
-from jobs.admin.verb import COSTS, Effect, Verb, in_the_way, money_of
+from jobs.admin.verb import Effect, Verb, in_the_way, money_of, provider_of
 from jobs.clock import clock
 from jobs.lifecycle import decisions
 from jobs.models import Job, ProviderTask
-from jobs.states import ENDED, JobState, TaskState
+from jobs.states import ENDED, HAS_COST, JobState, TaskState
 from providers.contract import Charge
-
-
-def _provider(task: ProviderTask) -> str:
-    return task.account.provider.title()
 
 
 def _settles_nothing_running(task: ProviderTask) -> bool:
@@ -45,7 +41,7 @@ ACCEPT = Verb(
         Effect(
             "search",
             _("%(provider)s is asked for its id first; it must know it.")
-            % {"provider": _provider(task)},
+            % {"provider": provider_of(task)},
         ),
         Effect("shield", _("An id that belongs to another task of ours is refused.")),
         Effect(
@@ -148,7 +144,7 @@ REFUND = Verb(
     form=desk_forms.RefundForm,
     effects=_refund_effects,
     offered=lambda task: (
-        task.charge in COSTS
+        task.charge in HAS_COST
         and (_settles_nothing_running(task) or task.state == TaskState.FAILED)
         and not _is_delivered(task)
     ),
@@ -230,7 +226,7 @@ EDIT = Verb(
     offered=lambda job: (
         job.state in {JobState.FAILED, JobState.MANUAL, JobState.CANCELLED}
         and in_the_way(job) is None
-        and not any(task.charge in COSTS for task in job.tasks.all())
+        and not any(task.charge in HAS_COST for task in job.tasks.all())
     ),
     run=lambda job, actor, now, data: decisions.retry_edited(
         job_id=job.pk, prompt=data["prompt"], target_id=data["target"].pk if data["target"] else None, actor=actor,

@@ -13,8 +13,7 @@ from django.utils.functional import Promise
 from jobs import display
 from jobs.admin import forms as desk_forms
 from jobs.models import Job, ProviderTask
-from jobs.states import Release, TaskState
-from providers.contract import Charge
+from jobs.states import HAS_COST, Release, TaskState
 
 Words = str | Promise
 
@@ -45,6 +44,11 @@ class Verb:
     multipart: bool = False
 
 
+def provider_of(task: ProviderTask) -> str:
+    """As people write it."""
+    return task.account.provider.title()
+
+
 def money_of(task: ProviderTask) -> str:
     if task.cost is not None:
         return display.money(task.cost, task.currency)
@@ -53,7 +57,6 @@ def money_of(task: ProviderTask) -> str:
 
 # --- what the rows say; the twins of lifecycle/staff.py over what a page has loaded -------------------------------------
 
-COSTS = frozenset({Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF})
 _LET_GO = frozenset({Release.UNSENT, Release.FREE, Release.ABSENT})
 
 
@@ -62,7 +65,7 @@ def in_the_way(job: Job) -> ProviderTask | None:
     let_go = _LET_GO if job.decided_at is None else _LET_GO | {Release.PERSON}
     tasks = job.tasks.all()
     return next((task for task in tasks if task.blocks_send), None) or next(
-        (task for task in tasks if task.charge in COSTS and task.released_by in let_go), None
+        (task for task in tasks if task.charge in HAS_COST and task.released_by in let_go), None
     )
 
 

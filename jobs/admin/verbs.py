@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from jobs import attach, display
 from jobs.admin import decision_verbs
 from jobs.admin import forms as desk_forms
-from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of
+from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of, provider_of
 from jobs.lifecycle import staff
 from jobs.models import Case, Job, ProviderTask
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, TaskState
@@ -257,10 +257,6 @@ JOB_VERBS: Sequence[Verb] = (RETRY, EDIT, RETARGET, DELIVER, RESOLVE, MANUAL, RE
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _provider(task: ProviderTask) -> str:
-    return task.account.provider.title()
-
-
 POLL = Verb(
     name="poll",
     permission="jobs.poll_providertask",
@@ -273,7 +269,7 @@ POLL = Verb(
         Effect(
             "refresh-cw",
             _("%(provider)s is asked about this task at once. It costs nothing.")
-            % {"provider": _provider(task)},
+            % {"provider": provider_of(task)},
         )
     ],
     offered=lambda task: (
@@ -294,7 +290,7 @@ ATTACH = Verb(
         Effect(
             "search",
             _("%(provider)s is asked for this id first; it must know it.")
-            % {"provider": _provider(task)},
+            % {"provider": provider_of(task)},
         ),
         Effect("shield", _("An id that belongs to another task of ours is refused.")),
         Effect(

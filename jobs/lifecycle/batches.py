@@ -23,8 +23,7 @@ from jobs.lifecycle import events
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, BatchEvent, Case, Job, ProviderTask
 from jobs.models.batch import PAUSE, PAUSED_FROM
-from jobs.states import CaseKind, JobState, Release, TaskState
-from providers.contract import Charge
+from jobs.states import HAS_COST, CaseKind, JobState, Release, TaskState
 from providers.models import Target
 
 Actor = AbstractBaseUser | None
@@ -175,10 +174,9 @@ def retarget_rest(
 
 def free(ids: Sequence[int]) -> list[int]:
     """Those among the jobs that nothing stands in the way of, in their order: the set twin of staff.retry's look."""
-    costly = [Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF]
     in_the_way = ProviderTask.objects.filter(job=OuterRef("pk")).filter(
         Q(blocks_send=True)
-        | Q(released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=costly)
+        | Q(released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=HAS_COST)
         # A result that fits the prompt is here already: staff.check_no_result.
         | Q(
             state=TaskState.STORED,
@@ -187,7 +185,7 @@ def free(ids: Sequence[int]) -> list[int]:
     )
     # "Gave up" released the send; that was no word on sending again.
     given_up = ProviderTask.objects.filter(
-        job=OuterRef("pk"), released_by=Release.PERSON, charge__in=costly
+        job=OuterRef("pk"), released_by=Release.PERSON, charge__in=HAS_COST
     )
     found = Job.objects.filter(pk__in=ids).exclude(
         Exists(in_the_way) | (Q(decided_at__isnull=False) & Exists(given_up))

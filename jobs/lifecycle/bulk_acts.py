@@ -24,16 +24,13 @@ from jobs import bell
 from jobs.lifecycle import events, staff
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, Case, Job, ProviderTask
-from jobs.states import CaseKind, JobState, Release
-from providers.contract import Charge
+from jobs.states import HAS_COST, CaseKind, JobState, Release
 from providers.models import Target
 
 Actor = AbstractBaseUser | None
 Data = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
-
-_COSTLY = (Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +115,7 @@ def state_of(reason: str) -> JobState | None:
 
 def _costly_sends() -> QuerySet[ProviderTask]:
     """Of a job: sends that have or may have cost, and that stand in the way of a further one (staff.in_the_way)."""
-    return ProviderTask.objects.filter(job=OuterRef("pk"), charge__in=_COSTLY).filter(
+    return ProviderTask.objects.filter(job=OuterRef("pk"), charge__in=HAS_COST).filter(
         Q(blocks_send=True)
         | Q(released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT])
         # "Gave up" released the send; that was no word on sending again.
@@ -139,7 +136,7 @@ def looked_at(jobs: QuerySet[Job]) -> QuerySet[Job]:
     )
     return jobs.annotate(
         costly=Exists(_costly_sends()),
-        under_way=Exists(sends.filter(blocks_send=True).exclude(charge__in=_COSTLY)),
+        under_way=Exists(sends.filter(blocks_send=True).exclude(charge__in=HAS_COST)),
         has_result=Exists(kept),
     )
 
@@ -232,7 +229,7 @@ def _with_money(skips: Sequence[Skip]) -> Iterator[Skip]:
     asked = [skip.job_id for skip in skips if skip.reason == POSSIBLE_CHARGE]
     sends: dict[int, tuple[Decimal, str]] = {}
     if asked:
-        tasks = ProviderTask.objects.filter(job_id__in=asked, charge__in=_COSTLY)
+        tasks = ProviderTask.objects.filter(job_id__in=asked, charge__in=HAS_COST)
         for job, amount, currency in tasks.order_by("blocks_send", "-created_at").values_list(
             "job_id", Coalesce("cost", "estimated_cost"), "currency"
         ):

@@ -24,11 +24,10 @@ from jobs.lifecycle.errors import Refused
 from jobs.lifecycle.staff import Actor
 from jobs.models import Case, Job, ProviderTask, Result, SpoolHost
 from jobs.rules import rules
-from jobs.states import ENDED, CaseKind, JobState, Release, TaskState
+from jobs.states import ENDED, HAS_COST, CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Target
 
-_COSTS = frozenset({Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF})
 _STOPPED = frozenset({JobState.FAILED, JobState.MANUAL, JobState.CANCELLED})
 _MOST_COST = Decimal(100_000)
 # What these cases say is no matter of money: settling it closes them not.
@@ -117,7 +116,7 @@ def mark_refunded(
             _("The machine is still at it: nothing was paid back for a send that goes on."),
             unless=TaskState.FAILED,
         )
-        if task.charge not in _COSTS:
+        if task.charge not in HAS_COST:
             raise Refused(
                 _("There is no charge that could be paid back: %(charge)s.")
                 % {"charge": ProviderTask.ChargeKind(task.charge).label}
@@ -288,7 +287,7 @@ def retry_edited(
                 % {"job": job.pk, "state": job.get_state_display()}
             )
         staff.check_free(job)
-        costly = ProviderTask.objects.filter(job=job, charge__in=_COSTS).first()
+        costly = ProviderTask.objects.filter(job=job, charge__in=HAS_COST).first()
         if costly is not None:
             raise Refused(
                 _(

@@ -22,7 +22,7 @@ from jobs.lifecycle.errors import Refused
 from jobs.models import Case, CaseEvent, Hold, Job, ProviderTask, Result
 from jobs.results import Stored
 from jobs.rules import rules
-from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
+from jobs.states import BLOCKING_CASES, ENDED, HAS_COST, CaseKind, JobState, Release, TaskState
 from providers.contract import Charge
 from providers.models import Target
 
@@ -30,7 +30,6 @@ Actor = AbstractBaseUser | None
 _PERSON_MAY_RELEASE = frozenset(
     {TaskState.ACCEPTED, TaskState.COMPLETED, TaskState.FAILED, TaskState.UNKNOWN}
 )
-_HAS_COST = [Charge.POSSIBLE, Charge.CHARGED, Charge.WRITTEN_OFF]
 
 
 @contextmanager
@@ -55,11 +54,11 @@ def _lock_tasks(job_id: int) -> None:
 def in_the_way(job: Job) -> ProviderTask | None:
     """What stands in the way of a further send: the task that blocks, or one released as free that turned out not to be."""
     not_free_after_all = Q(
-        released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=_HAS_COST
+        released_by__in=[Release.UNSENT, Release.FREE, Release.ABSENT], charge__in=HAS_COST
     )
     if job.decided_at is not None:
         # "Gave up" released the send; that was no word on sending again.
-        not_free_after_all |= Q(released_by=Release.PERSON, charge__in=_HAS_COST)
+        not_free_after_all |= Q(released_by=Release.PERSON, charge__in=HAS_COST)
     return (
         ProviderTask.objects.filter(Q(blocks_send=True) | not_free_after_all, job=job)
         .order_by("-blocks_send", "created_at")

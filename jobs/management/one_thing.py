@@ -11,14 +11,13 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
 from jobs import attach
 from jobs.admin import verbs
 from jobs.admin.verb import Verb
 from jobs.lifecycle import decisions, staff
-from jobs.management.who import EXIT_BAD_INPUT
+from jobs.management.who import bad_input
 from jobs.models import Job
 from providers.models import Target
 
@@ -154,17 +153,13 @@ def run(options: Options, by: Actor, now: datetime) -> None:
     COMMANDS[options["what"]].run(options["id"], by, now, options)
 
 
-def _bad(words: str) -> CommandError:
-    return CommandError(words, returncode=EXIT_BAD_INPUT)
-
-
 def _target(name: str) -> int:
     provider, _colon, model = name.partition(":")
     found = (
         Target.objects.filter(provider=provider, model=model).values_list("pk", flat=True).first()
     )
     if found is None:
-        raise _bad(_("There is no target “%(name)s”.") % {"name": name})
+        raise bad_input(_("There is no target “%(name)s”.") % {"name": name})
     return found
 
 
@@ -174,7 +169,7 @@ def _prompt(job_id: int) -> str:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
-        raise _bad(_("“%(text)s” is no number.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no number.") % {"text": text})
     return int(text)
 
 
@@ -184,7 +179,7 @@ def _cost(text: str) -> Decimal | None:
     try:
         cost = Decimal(text)
     except InvalidOperation:
-        raise _bad(_("“%(text)s” is no amount.") % {"text": text}) from None
+        raise bad_input(_("“%(text)s” is no amount.") % {"text": text}) from None
     if not cost.is_finite():
-        raise _bad(_("“%(text)s” is no amount.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no amount.") % {"text": text})
     return cost

@@ -11,6 +11,11 @@ EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 
 
+def bad_input(words: str) -> CommandError:
+    """What a command raises over what it was given; nothing was changed."""
+    return CommandError(words, returncode=EXIT_BAD_INPUT)
+
+
 def actor(username: str, permission: str) -> AbstractBaseUser | None:
     """The user of that name, who may do it; None for "": whoever has the shell has the database anyway.
 

@@ -20,7 +20,7 @@ from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle import statement as statements
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
+from jobs.management.who import EXIT_REFUSED, actor, bad_input
 from jobs.models import Case, Tenant
 from jobs.states import CaseKind
 
@@ -46,14 +46,10 @@ def _orphan(case: Case) -> int:
     return case.orphan_id
 
 
-def _bad(words: str) -> CommandError:
-    return CommandError(words, returncode=EXIT_BAD_INPUT)
-
-
 def _adopt(case: Case, by: AbstractBaseUser | None, now: datetime, said: Said) -> None:
     tenant = Tenant.objects.filter(slug=said["tenant"]).first()
     if tenant is None:
-        raise _bad(_("There is no tenant “%(name)s”.") % {"name": said["tenant"]})
+        raise bad_input(_("There is no tenant “%(name)s”.") % {"name": said["tenant"]})
     statements.adopt(
         orphan_id=_orphan(case), tenant_id=tenant.pk, prompt=said["prompt"], reference=said["reference"],
         note=said["note"], actor=by, now=now,
@@ -135,7 +131,7 @@ class Command(BaseCommand):
             return
         case = _cases().filter(pk=options["id"]).first()
         if case is None:
-            raise _bad(_("There is no case %(id)s.") % {"id": options["id"]})
+            raise bad_input(_("There is no case %(id)s.") % {"id": options["id"]})
         if options["what"] == "show":
             self._show(case, as_json=options["as_json"])
             return
@@ -149,7 +145,7 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["limit"] < 1:
-            raise _bad(_("Give a limit of at least 1."))
+            raise bad_input(_("Give a limit of at least 1."))
         found = _cases().filter(resolved_at__isnull=True)
         if options["kind"]:
             found = found.filter(kind=options["kind"])

@@ -12,7 +12,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
@@ -22,7 +22,7 @@ from jobs.admin import provider_verbs
 from jobs.clock import clock
 from jobs.lifecycle import limits, providers
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
+from jobs.management.who import EXIT_REFUSED, actor, bad_input
 from jobs.panel import AccountView, Closed, ModelView, Panel
 from providers.models import Account, QuotaWindow
 from providers.word import Told, Usage
@@ -231,10 +231,6 @@ def _window_line(usage: Usage, now: datetime) -> str:
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 
-def _bad(words: str) -> CommandError:
-    return CommandError(words, returncode=EXIT_BAD_INPUT)
-
-
 def _chosen(shown: Panel, name: str) -> AccountView:
     """By provider or the end of the fingerprint. Of several keys of a provider the one that is set is meant."""
     wanted = name.strip().lstrip("…").lower()
@@ -245,10 +241,10 @@ def _chosen(shown: Panel, name: str) -> AccountView:
         found = [one for one in shown.accounts if one.fingerprint.endswith(wanted)]
     if not found:
         known = ", ".join(one.name for one in shown.accounts) or _("none")
-        raise _bad(_("There is no account “%(name)s”. Known: %(known)s.") % {"name": name, "known": known})  # fmt: skip
+        raise bad_input(_("There is no account “%(name)s”. Known: %(known)s.") % {"name": name, "known": known})  # fmt: skip
     if len(found) > 1:
         names = ", ".join(one.fingerprint for one in found)
-        raise _bad(_("“%(name)s” may be any of %(names)s: say which key.") % {"name": name, "names": names})  # fmt: skip
+        raise bad_input(_("“%(name)s” may be any of %(names)s: say which key.") % {"name": name, "names": names})  # fmt: skip
     return found[0]
 
 
@@ -259,7 +255,7 @@ def _chosen_model(account: AccountView, name: str) -> ModelView | None:
         if name in {model.model, model.name}:
             return model
     known = ", ".join(model.model for model in account.models) or _("none")
-    raise _bad(_("There is no model “%(name)s” at %(account)s. Known: %(known)s.") % {"name": name, "account": account.name, "known": known})  # fmt: skip
+    raise bad_input(_("There is no model “%(name)s” at %(account)s. Known: %(known)s.") % {"name": name, "account": account.name, "known": known})  # fmt: skip
 
 
 def _verb(
@@ -304,7 +300,7 @@ def _limit(
     values: dict[str, Any] = {}
     if options["anchor"] and most is not None:
         if options["zone"] not in available_timezones():
-            raise _bad(_("“%(name)s” is no time zone. Write one like Europe/Moscow.") % {"name": options["zone"]})  # fmt: skip
+            raise bad_input(_("“%(name)s” is no time zone. Write one like Europe/Moscow.") % {"name": options["zone"]})  # fmt: skip
         values = {
             "resets": QuotaWindow.Resets.FIXED, "anchor_at": _moment(options["anchor"]), "zone": options["zone"]
         }  # fmt: skip
@@ -315,7 +311,7 @@ def _limit(
 
 def _target(model: ModelView | None) -> int:
     if model is None or model.target_id is None:
-        raise _bad(_("Say which target, with --model."))
+        raise bad_input(_("Say which target, with --model."))
     return model.target_id
 
 
@@ -323,7 +319,7 @@ def _number(text: str) -> int | None:
     if text == "none":
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise _bad(_("“%(text)s” is no number.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no number.") % {"text": text})
     return int(text)
 
 
@@ -332,7 +328,7 @@ def _length(text: str) -> int | None:
         return _LENGTHS[text]
     seconds = _number(text)
     if not seconds:
-        raise _bad(_("“%(text)s” is no length of a window.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no length of a window.") % {"text": text})
     return seconds
 
 
@@ -345,7 +341,7 @@ def _moment(text: str) -> datetime:
     except ValueError:
         moment = None
     if moment is None:
-        raise _bad(_("“%(text)s” is no time. Write 2026-12-01T09:00 or +2h.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no time. Write 2026-12-01T09:00 or +2h.") % {"text": text})
     return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
 
 

@@ -8,14 +8,14 @@ import sys
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.utils.translation import gettext as _
 
 from jobs import tenancy
 from jobs.clock import clock
 from jobs.lifecycle import tenants
 from jobs.lifecycle.errors import Refused
-from jobs.management.who import EXIT_BAD_INPUT, EXIT_REFUSED, actor
+from jobs.management.who import EXIT_REFUSED, actor, bad_input
 from jobs.models import Tenant
 from jobs.tenancy import View
 from providers import registry
@@ -123,13 +123,13 @@ def _values(options: dict[str, Any]) -> dict[str, Any]:
 def _known(slug: str) -> Tenant:
     tenant = Tenant.objects.filter(slug=slug).first()
     if tenant is None:
-        raise _bad(_("There is no tenant “%(name)s”.") % {"name": slug})
+        raise bad_input(_("There is no tenant “%(name)s”.") % {"name": slug})
     return tenant
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise _bad(_("“%(text)s” is no number.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no number.") % {"text": text})
     return int(text)
 
 
@@ -139,7 +139,7 @@ def _amount(text: str) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite():
-        raise _bad(_("“%(text)s” is no amount of money.") % {"text": text})
+        raise bad_input(_("“%(text)s” is no amount of money.") % {"text": text})
     return amount
 
 
@@ -147,12 +147,8 @@ def _target(name: str) -> int:
     provider, model = registry.split_target(name)
     target = Target.objects.filter(provider=provider, model=model).first()
     if target is None:
-        raise _bad(_("“%(name)s” is not a target.") % {"name": name.strip()})
+        raise bad_input(_("“%(name)s” is not a target.") % {"name": name.strip()})
     return target.pk
-
-
-def _bad(message: str) -> CommandError:
-    return CommandError(message, returncode=EXIT_BAD_INPUT)
 
 
 def _lines(view: View) -> list[str]:

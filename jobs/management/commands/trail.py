@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.utils.translation import gettext as _
 
 from jobs import trail
@@ -15,7 +15,7 @@ from jobs.admin import trail_words
 from jobs.batches import export
 from jobs.clock import clock
 from jobs.management.when import moment
-from jobs.management.who import EXIT_BAD_INPUT, actor
+from jobs.management.who import actor, bad_input
 from jobs.trail import Wanted
 from jobs.trail_sources import On
 
@@ -46,7 +46,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         actor(options["username"], PERMISSION)
         if options["most"] < 0:
-            raise _bad(_("--most must not be negative."))
+            raise bad_input(_("--most must not be negative."))
         wanted = _wanted(options)
         told = []
         if options["as_csv"]:
@@ -73,9 +73,9 @@ def _wanted(options: dict[str, Any]) -> Wanted:
     now = clock.now()
     kind, _colon, pk = options["on"].partition(":")
     if kind and kind not in set(On):
-        raise _bad(_("“%(text)s” is nothing that the trail knows.") % {"text": kind})
+        raise bad_input(_("“%(text)s” is nothing that the trail knows.") % {"text": kind})
     if options["verb"] and options["verb"] not in trail_words.whats():
-        raise _bad(_("“%(text)s” is no verb of the trail.") % {"text": options["verb"]})
+        raise bad_input(_("“%(text)s” is no verb of the trail.") % {"text": options["verb"]})
     return Wanted(
         who=_user(options["who"]),
         what=options["verb"],
@@ -92,9 +92,5 @@ def _user(name: str) -> int | None:
         return None
     pk = get_user_model().objects.filter(username=name).values_list("pk", flat=True).first()
     if pk is None:
-        raise _bad(_("There is no user “%(name)s”.") % {"name": name})
+        raise bad_input(_("There is no user “%(name)s”.") % {"name": name})
     return pk
-
-
-def _bad(words: str) -> CommandError:
-    return CommandError(words, returncode=EXIT_BAD_INPUT)
