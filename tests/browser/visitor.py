@@ -24,6 +24,8 @@ class Visitor:
         self.page.on("console", lambda said: self._hear(said.type, said.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("response", lambda got: self._hear_status(got.url, got.status))
+        # Who listens from the start: a key may reach the page before the browser has heard that choosers are wanted.
+        self.page.on("filechooser", lambda _chooser: None)
         factories.staff(role, name="someone", password="a long password")
         self.go("/admin/")
         self.page.fill("#id_username", "someone")
