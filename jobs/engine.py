@@ -118,7 +118,7 @@ class Engine:
                 acts = [self._submit(send) for send in sends]
             case "look":
                 lost = await lane.db(reconcile.claim_looks, lane, free)
-                acts = [self._many(reconcile.look(lane, *one)) for one in lost.items()]
+                acts = [self._many(reconcile.look(lane, *one)) for one in lost]
             case "health":
                 due = await lane.db(health.claim_reads, lane, free)
                 acts = [health.look(lane, one) for one in due]

@@ -15,6 +15,7 @@ from jobs.rules import ABSENCE_MARGIN_S, SEND_WINDOW_S
 from providers.contract import HistoryItem
 
 CLOCK_SKEW_S = 120.0
+APART = timedelta(hours=1)  # of the sends that one listing serves
 CASE_GRACE_S = 45.0  # a case within a minute after absence could first be concluded
 
 
@@ -74,6 +75,17 @@ def window(send: LostSend, *, lag_s: float | None) -> tuple[datetime, datetime]:
     skew = timedelta(seconds=CLOCK_SKEW_S)
     end = absence_from(send_not_after=send.send_not_after, deadline_s=send.deadline_s, lag_s=lag_s)
     return send.armed_at - skew, end + skew
+
+
+def together(sends: Sequence[LostSend]) -> list[list[LostSend]]:
+    """Groups of which each has a listing of its own, back to its first send: what an old one needs, which may be more pages
+    than are read, holds up none that came hours later."""
+    groups: list[list[LostSend]] = []
+    for send in sorted(sends, key=lambda one: one.armed_at):
+        if not groups or send.armed_at - groups[-1][-1].armed_at > APART:
+            groups.append([])
+        groups[-1].append(send)
+    return groups
 
 
 def judge(send: LostSend, listing: Listing) -> Judgement:

@@ -17,6 +17,7 @@ from jobs.evidence import (
     absence_from,
     judge,
     overdue,
+    together,
     window,
 )
 from providers.contract import HistoryItem
@@ -239,3 +240,18 @@ def test_a_first_absence_gives_the_second_look_its_time() -> None:
 
 def test_an_unmeasured_lag_brings_the_person_sooner() -> None:
     assert late(READY + timedelta(seconds=CASE_GRACE_S - LAG_S), lag_s=None)
+
+
+# --- one listing for several ------------------------------------------------------------------------------------------
+
+
+def test_sends_hours_apart_have_listings_of_their_own() -> None:
+    """What an old one needs may be more pages than are read; that must hold up none that came later."""
+    minutes = (0, 45, 90, 90 + 61, 600)
+    sends = [
+        send(task_id=uuid.UUID(int=number), armed_at=ARMED + timedelta(minutes=minute))
+        for number, minute in enumerate(minutes)
+    ]
+    groups = together(list(reversed(sends)))
+    assert groups == [sends[:3], sends[3:4], sends[4:]]
+    assert together([]) == []

@@ -98,9 +98,9 @@ def test_a_send_that_goes_out_while_the_history_is_read_is_not_taken_for_the_los
         async with engine_of(desk) as engine:
             task = await lose(desk, engine)
             desk.clock.advance(could_be_concluded(task, lag_s=0.0) + 1)
-            lost = await engine.lane.db(reconcile.claim_looks, engine.lane, 10)
+            [(provider, lost)] = await engine.lane.db(reconcile.claim_looks, engine.lane, 10)
             await another(engine.lane)
-            return await reconcile.look(engine.lane, "polza", lost["polza"])
+            return await reconcile.look(engine.lane, provider, lost)
 
     [fact] = async_to_sync(scene)()
     assert fact.provider_id is None

@@ -220,6 +220,18 @@ def test_rows_of_a_lane_that_died_before_its_commit_are_due_as_before(
     assert len(two.b.call(due(column)).value) == 2
 
 
+@pytest.mark.parametrize("column", DUE)
+def test_what_a_lane_took_and_never_brought_back_is_due_again_at_the_end_of_its_lease(
+    two: Two, column: str
+) -> None:
+    (row,) = due_rows(column, 1)
+    for moment, found in ((0.0, [row.pk]), (LEASE_S - 1, []), (LEASE_S, [row.pk])):
+        again = claim_due(
+            column=column, run_id=uuid.uuid4(), room=9, lease_s=LEASE_S, now=NOW + timedelta(seconds=moment)
+        )  # fmt: skip
+        assert [task.pk for task in again] == found, moment
+
+
 def claimed_until(column: str) -> list[datetime]:
     return list(ProviderTask.objects.values_list(column, flat=True))
 

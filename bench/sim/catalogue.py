@@ -306,6 +306,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "leases_without_end", "rows that a dead lane was working at never come back",
         (("jobs.lifecycle.claim", '"lease": now + timedelta(seconds=lease_s)', '"lease": now + timedelta(days=30)'),
          ("jobs.stages.reconcile", "    recover.count_deaths(live=live, now=now)\n", "")),
+        catcher="tests/test_races_claim.py",
     ),
     Mutant(
         "watching_ends_with_the_job", "what a cancelled job has under way is not polled any more",

@@ -46,8 +46,8 @@ def sweep(lane: LaneContext) -> set[int]:
 # --- unknown sends ----------------------------------------------------------------------------------------------------
 
 
-def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
-    """Lost sends that are due, by provider, with what bounds each one's window."""
+def claim_looks(lane: LaneContext, room: int) -> list[tuple[str, list[LostSend]]]:
+    """Lost sends that are due, with what bounds each one's window: those of a provider that one listing may serve."""
     now = lane.clock.now()
     rows = claim.claim_due(
         column="next_look_at", run_id=lane.run_id, room=room, lease_s=LEASE_S, now=now
@@ -58,7 +58,9 @@ def claim_looks(lane: LaneContext, room: int) -> dict[str, list[LostSend]]:
         provider = task.account.provider
         mine = task.account_id == lane.account_ids.get(provider)
         by_provider[provider if mine else ""].append(_lost_send(lane, task, now))
-    return by_provider
+    return [
+        (name, group) for name, sends in by_provider.items() for group in evidence.together(sends)
+    ]
 
 
 def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend:
