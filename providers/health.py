@@ -24,6 +24,9 @@ WINDOW_S = 60.0
 LEAST_COUNTED = 10
 MOST_BAD_SHARE = 0.3
 BAD_IN_A_ROW = 5
+# So old a send without an answer may still go well. A refused connection is told at once, an accepted job later: of many
+# sends that go out together, the failures are known first.
+YOUNG_S = 5.0
 OPEN_FIRST_S = 60.0
 OPEN_MOST_S = 900.0
 # The ramp allows 1, 2, 4, 8, 16 unanswered sends; from here on none is counted.
@@ -95,15 +98,21 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counted outcomes of one dimension in the last WINDOW_S, those just learned included."""
+    """Counted outcomes of one dimension in the last WINDOW_S, those just learned included. `unanswered`: sends of the last
+    YOUNG_S of which nothing is known yet."""
 
     good: int = 0
     bad: int = 0
+    unanswered: int = 0
 
     @property
     def too_bad(self) -> bool:
         counted = self.good + self.bad
-        return counted >= LEAST_COUNTED and self.bad > MOST_BAD_SHARE * counted
+        return counted >= LEAST_COUNTED and self.bad > MOST_BAD_SHARE * (counted + self.unanswered)
+
+    def all_bad(self, in_a_row: int) -> bool:
+        """Whether so many failures, one after the other, are not just the first to be told."""
+        return in_a_row >= BAD_IN_A_ROW and in_a_row > MOST_BAD_SHARE * (in_a_row + self.unanswered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +199,7 @@ def after(
         row[outcome.dimension] += 1
         failed.add(outcome.dimension)
         reason = outcome.reason
-        if row[outcome.dimension] >= BAD_IN_A_ROW:
+        if tallies.get(outcome.dimension, Tally()).all_bad(row[outcome.dimension]):
             return opened(health, cause=Cause.FAILURES, now=now, reason=reason)
     if any(tallies.get(dimension, Tally()).too_bad for dimension in failed):
         return opened(health, cause=Cause.FAILURES, now=now, reason=reason)

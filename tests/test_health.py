@@ -142,6 +142,28 @@ def test_a_share_that_stands_does_not_open_it_at_a_success() -> None:
     assert after(Health(), "g", tally=(0, 50)).gate is Gate.CLOSED
 
 
+@pytest.mark.parametrize(
+    ("unanswered", "gate"), [(0, Gate.OPEN), (37, Gate.OPEN), (38, Gate.CLOSED)]
+)
+def test_failures_wait_for_what_went_out_with_them(unanswered: int, gate: Gate) -> None:
+    """A refused connection is told before an accepted job: the first answers of many sends are not their share."""
+    counted = Tally(good=0, bad=16, unanswered=unanswered)
+    told = outcomes("b" * 16)
+    assert health.after(Health(), told, tallies={SEND: counted}, now=at(20)).gate is gate
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "gate"), [(0, Gate.OPEN), (11, Gate.OPEN), (12, Gate.CLOSED)]
+)
+def test_five_in_a_row_are_the_first_to_be_told_while_many_are_under_way(
+    unanswered: int, gate: Gate
+) -> None:
+    counted = Tally(good=90, bad=5, unanswered=unanswered)
+    assert (
+        health.after(Health(), outcomes("bbbbb"), tallies={SEND: counted}, now=at(9)).gate is gate
+    )
+
+
 def test_successes_of_a_healthy_provider_change_nothing() -> None:
     assert after(Health(), "ggg") == Health()
     assert Health().plain

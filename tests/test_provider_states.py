@@ -6,7 +6,7 @@ import importlib
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -163,6 +163,28 @@ def test_five_lost_sends_in_a_row_open_the_accounts_breaker_once() -> None:
     assert events() == ["opened"]
     learn(*[lost(sent(6), 6) for _ in range(20)])
     assert (events(), row().next_try_at) == (["opened"], at(64))
+
+
+@pytest.mark.parametrize(("others", "gate"), [(good, "closed"), (unsent, "open")])
+def test_what_many_sends_tell_first_opens_nothing_before_the_others_are_known(
+    others: Callable[..., Fact], gate: str
+) -> None:
+    """A refused connection is known in milliseconds, an accepted job in a second."""
+    tasks = [sent(0) for _ in range(20)]
+    for task in tasks[:6]:
+        learn(unsent(task, 0.1))
+    assert rows() == {"": "closed"}
+    for task in tasks[6:]:
+        learn(others(task, 1.5))
+    assert row().gate == gate
+
+
+def test_sends_that_hang_hold_the_breaker_back_for_seconds_only() -> None:
+    for _hangs in range(20):
+        sent(0)
+    for number in range(6):
+        learn(unsent(sent(6), 6 + number / 10))
+    assert row().gate == "open"
 
 
 def test_a_success_in_between_ends_the_row() -> None:
@@ -323,7 +345,10 @@ def test_the_shares_in_sql_are_those_of_the_facts() -> None:
     account_id = factories.account(NOW).pk
     for name in ("", MODEL, "other"):
         told = outcomes.tallied(account_id=account_id, model=name, closed_at=None, now=at(89))
-        want = {d: Tally(counted[name, d, True], counted[name, d, False]) for d in told}
+        want = {
+            d: Tally(counted[name, d, True], counted[name, d, False], told[d].unanswered)
+            for d in told
+        }
         assert told == want
         assert sum(tally.bad for tally in told.values()) > 0
 

@@ -161,6 +161,7 @@ SELECT
     (k.lost_at > %(since)s AND k.evidence <> '{}'::jsonb)
     OR (k.refused_at > %(since)s AND k.refusal_class = 'down')
     OR (k.unsent_at > %(since)s AND k.failure_class = 'unsent'))),
+  count(*) FILTER (WHERE k.state = 'sending' AND k.armed_at > %(young)s),
   count(*) FILTER (WHERE k.completed_at > %(since)s AND (k.files <> '[]'::jsonb OR k.result_text <> '')),
   count(*) FILTER (WHERE k.failed_at > %(since)s AND k.failure_class IN ('down', 'unknown')
     AND k.last_status <> ALL(%(cancelled)s)),
@@ -180,6 +181,7 @@ def tallied(
         "account": account_id,
         "model": model,
         "since": since,
+        "young": now - timedelta(seconds=health.YOUNG_S),
         "back": max(since - timedelta(seconds=_TALLY_BACK_S), closed_at or since.min.replace(tzinfo=since.tzinfo)),
         "cancelled": list(CANCELLED),
     }  # fmt: skip
@@ -187,9 +189,9 @@ def tallied(
         cursor.execute(_TALLIES, values)
         row = cursor.fetchone()
     assert row is not None
-    tallies = {Dimension.SEND: Tally(*row[:2])}
+    tallies = {Dimension.SEND: Tally(*row[:3])}
     if model:
-        tallies[Dimension.VERDICT] = Tally(*row[2:4])
+        tallies[Dimension.VERDICT] = Tally(*row[3:5])
     else:
-        tallies[Dimension.POLL] = Tally(*row[4:6])
+        tallies[Dimension.POLL] = Tally(*row[5:7])
     return tallies
