@@ -67,6 +67,8 @@ DECLARE
   flying int;
   at_target int;
 BEGIN
+  -- A generation that was made elsewhere and is adopted comes with its id: nothing was claimed.
+  IF NOT EXISTS (SELECT FROM fresh WHERE armed_at IS NULL) THEN RETURN NULL; END IF;
   WITH f AS (
     SELECT target_id FROM jobs_providertask
     WHERE state IN ('intent', 'sending', 'accepted')
