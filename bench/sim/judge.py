@@ -6,6 +6,7 @@ import json
 import math
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from jobs.models import Batch, Case, Hold, Job, JobEvent, ProviderTask, Result
 from jobs.states import ENDED, JobState
 from jobs.stuck import LATE_S, stuck
 from providers.models import ProviderState
+from providers.sandbox.ledger import Task as Made
 from providers.sandbox.reactions import Request
 
 _BY_DECISION = ("person", "standing")
@@ -201,7 +203,8 @@ class Judge:
     # --- at the end ---------------------------------------------------------------------------------------------------
 
     def settled(self, *, watching: bool = True) -> bool:
-        """Whether everything that can move has come to its end; `watching`: also what belongs to jobs that have ended."""
+        """Whether everything that can move has come to its end; `watching`: also what belongs to jobs that have ended. What
+        was paid for must have come home in any case."""
         held = Hold.objects.filter(lifted_at=None).exists()
         states = set(Job.objects.values_list("state", flat=True).distinct())
         open_states = (
@@ -212,7 +215,7 @@ class Judge:
         if office.busy():
             return False
         if not watching:
-            return True
+            return not any(not self._has_home(task) for _made, task in self._paid() if task)
         watched = ProviderTask.objects.exclude(cases__resolved_at=None, cases__isnull=False)
         return not (
             watched.filter(undecided_since__isnull=False).exists()
@@ -287,13 +290,8 @@ class Judge:
                 )
 
     def _every_charge_has_a_home(self) -> None:
-        ledger = self.desk.world.ledger
-        rows = {str(task.pk): task for task in ProviderTask.objects.select_related("job")}
         paid: dict[int, list[ProviderTask]] = defaultdict(list)
-        for made in ledger.tasks.values():
-            if not ledger.standing(made.id) or made.planted:
-                continue
-            task = rows.get(made.correlation)
+        for made, task in self._paid():
             if task is None:
                 if not (self.nemesis.restored and Hold.objects.filter(lifted_at=None).exists()):
                     self._blame(f"a charge without a row of ours: {made.correlation}")
@@ -309,6 +307,14 @@ class Judge:
             cases = Case.objects.filter(job_id=job_id, kind="paid_twice")
             if len(tasks) > 1 and not self.nemesis.restored and not cases.exists():
                 self._blame(f"job {job_id} was paid {len(tasks)} times and no case says so")
+
+    def _paid(self) -> Iterator[tuple[Made, ProviderTask | None]]:
+        """What the provider charged and did not give back, and our row of it."""
+        ledger = self.desk.world.ledger
+        rows = {str(task.pk): task for task in ProviderTask.objects.select_related("job")}
+        for made in ledger.tasks.values():
+            if ledger.standing(made.id) and not made.planted:
+                yield made, rows.get(made.correlation)
 
     def _has_home(self, task: ProviderTask) -> bool:
         if task.stored_at is not None and Result.objects.filter(task=task).exists():
