@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -23,6 +24,7 @@ from jobs.models import Case, ProviderTask
 from jobs.pictures import PictureProcess
 from jobs.stages import reconcile, submit
 from jobs.states import CaseKind, TaskState
+from providers.contract import Answer, NoAnswer
 from providers.http import Transport
 from providers.models import Account
 from tests.flow import Desk, Points, Wire, one_pass
@@ -82,7 +84,7 @@ def could_be_concluded(task: ProviderTask, lag_s: float) -> float:
 
 
 def test_a_send_that_goes_out_while_the_history_is_read_is_not_taken_for_the_lost_one(
-    make: Make,
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = make(echo=False)
     Account.objects.update(echoes_id=False, exclusive=True)
@@ -99,7 +101,14 @@ def test_a_send_that_goes_out_while_the_history_is_read_is_not_taken_for_the_los
             task = await lose(desk, engine)
             desk.clock.advance(could_be_concluded(task, lag_s=0.0) + 1)
             [(provider, lost)] = await engine.lane.db(reconcile.claim_looks, engine.lane, 10)
-            await another(engine.lane)
+            read = engine.lane.transport.read
+
+            async def read_late(*args: Any, **kwargs: Any) -> Answer | NoAnswer:
+                monkeypatch.undo()
+                await another(engine.lane)
+                return await read(*args, **kwargs)
+
+            monkeypatch.setattr(engine.lane.transport, "read", read_late)
             return await reconcile.look(engine.lane, provider, lost)
 
     [fact] = async_to_sync(scene)()
