@@ -38,6 +38,7 @@ DESK: tuple[Mutant, ...] = (
           '        staff.close_cases(job, now=now, actor=actor, resolution="absent")\n',
           "            released_by=Release.ABSENT,\n        )\n"
           '        staff.close_cases(job, now=now, actor=actor, resolution="absent")\n'),),
+        catcher="tests/test_decisions.py",
     ),
     Mutant(
         "called_absent_on_its_way", "a person may say that it never arrived while it may still arrive",
