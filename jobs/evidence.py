@@ -15,7 +15,7 @@ from jobs.rules import ABSENCE_MARGIN_S, SEND_WINDOW_S
 from providers.contract import HistoryItem
 
 CLOCK_SKEW_S = 120.0
-APART = timedelta(hours=1)  # of the sends that one listing serves
+APART = timedelta(hours=1)  # at most, from one send to the next that one listing serves as well
 CASE_GRACE_S = 45.0  # a case within a minute after absence could first be concluded
 
 

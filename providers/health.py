@@ -24,7 +24,7 @@ WINDOW_S = 60.0
 LEAST_COUNTED = 10
 MOST_BAD_SHARE = 0.3
 BAD_IN_A_ROW = 5
-# So old a send without an answer may still go well. A refused connection is told at once, an accepted job later: of many
+# A send without an answer that is no older may still go well. A refused connection is told at once, an accepted job later: of many
 # sends that go out together, the failures are known first.
 YOUNG_S = 5.0
 OPEN_FIRST_S = 60.0
@@ -108,11 +108,15 @@ class Tally:
     @property
     def too_bad(self) -> bool:
         counted = self.good + self.bad
-        return counted >= LEAST_COUNTED and self.bad > MOST_BAD_SHARE * (counted + self.unanswered)
+        return counted >= LEAST_COUNTED and self._stays_too_much(self.bad, of=counted)
 
     def all_bad(self, in_a_row: int) -> bool:
         """Whether so many failures, one after the other, are not just the first to be told."""
-        return in_a_row >= BAD_IN_A_ROW and in_a_row > MOST_BAD_SHARE * (in_a_row + self.unanswered)
+        return in_a_row >= BAD_IN_A_ROW and self._stays_too_much(in_a_row, of=in_a_row)
+
+    def _stays_too_much(self, bad: int, *, of: int) -> bool:
+        """Also if all that is not answered yet goes well."""
+        return bad > MOST_BAD_SHARE * (of + self.unanswered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

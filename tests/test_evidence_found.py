@@ -101,14 +101,15 @@ def test_a_send_that_goes_out_while_the_history_is_read_is_not_taken_for_the_los
             task = await lose(desk, engine)
             desk.clock.advance(could_be_concluded(task, lag_s=0.0) + 1)
             [(provider, lost)] = await engine.lane.db(reconcile.claim_looks, engine.lane, 10)
-            read = engine.lane.transport.read
+            transport = engine.lane.transport
+            read = transport.read
 
             async def read_late(*args: Any, **kwargs: Any) -> Answer | NoAnswer:
-                monkeypatch.undo()
+                monkeypatch.setattr(transport, "read", read)  # the other one goes out but once
                 await another(engine.lane)
                 return await read(*args, **kwargs)
 
-            monkeypatch.setattr(engine.lane.transport, "read", read_late)
+            monkeypatch.setattr(transport, "read", read_late)
             return await reconcile.look(engine.lane, provider, lost)
 
     [fact] = async_to_sync(scene)()

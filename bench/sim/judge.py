@@ -215,7 +215,7 @@ class Judge:
         if office.busy():
             return False
         if not watching:
-            return not any(not self._has_home(task) for _made, task in self._paid() if task)
+            return all(self._has_home(task) for _made, task in self._paid() if task is not None)
         watched = ProviderTask.objects.exclude(cases__resolved_at=None, cases__isnull=False)
         return not (
             watched.filter(undecided_since__isnull=False).exists()
