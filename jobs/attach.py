@@ -14,8 +14,8 @@ from jobs.clock import clock
 from jobs.lifecycle import staff
 from jobs.lifecycle.errors import Refused
 from jobs.models import ProviderTask
-from providers import registry
-from providers.contract import Account, Adapter, Answer, NoAnswer, PollTrouble
+from providers import asking, registry
+from providers.contract import Account, Adapter, Named, PollTrouble, Running, Verdict
 from providers.http import Transport
 
 DEADLINE_S = 15.0
@@ -45,7 +45,7 @@ def _attach(
     task_id: UUID, provider_id: str, actor: AbstractBaseUser | None, reason: str, *, kind: str
 ) -> None:
     provider_id = provider_id.strip()
-    task = ProviderTask.objects.select_related("account").filter(pk=task_id).first()
+    task = ProviderTask.objects.select_related("account", "target").filter(pk=task_id).first()
     if task is None:
         raise Refused(_("There is no such task."))
     if not provider_id or len(provider_id) > 200:
@@ -65,8 +65,7 @@ def _attach(
         account = registry.account(task.account.provider)
     except ImproperlyConfigured as error:
         raise Refused(str(error)) from error
-    answer = asyncio.run(_ask(adapter, account, provider_id))
-    read = adapter.read_poll(answer)
+    read = asyncio.run(_ask(adapter, account, Named(provider_id, task.target.model)))
     if isinstance(read, PollTrouble):
         raise Refused(
             _("The provider does not know this id.") if read.missing
@@ -78,9 +77,9 @@ def _attach(
     )  # fmt: skip
 
 
-async def _ask(adapter: Adapter, account: Account, provider_id: str) -> Answer | NoAnswer:
+async def _ask(adapter: Adapter, account: Account, named: Named) -> Verdict | Running | PollTrouble:
     async with Transport() as transport:
-        call = adapter.poll(account, provider_id)
-        return await transport.read(
-            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+        _answer, read = await asking.status(
+            transport, adapter, account, named, deadline_s=DEADLINE_S, retries=1
         )
+    return read

@@ -9,7 +9,7 @@ from jobs.clock import clock
 from jobs.lifecycle import providers
 from jobs.lifecycle.errors import Refused
 from jobs.panel import AccountView, reached
-from providers import registry
+from providers import asking, registry
 from providers.contract import Account as Reached
 from providers.contract import Adapter, Answer, Balance, NoAnswer
 from providers.http import Transport
@@ -56,6 +56,6 @@ async def _ask(adapter: Adapter, account: Reached) -> Answer | NoAnswer | None:
     if call is None:
         return None
     async with Transport() as transport:
-        return await transport.read(
-            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+        return await asking.read(
+            transport, adapter, account, call, deadline_s=DEADLINE_S, retries=1
         )

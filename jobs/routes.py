@@ -32,12 +32,20 @@ def ensure_configured() -> list[Target]:
             provider=provider,
             model=model,
             defaults={
-                "price": Decimal(str(settings.AI_PRICE)),
+                "price": _usual_price(provider),
                 "currency": registry.adapter(provider).currency,
             },
         )
         targets.append(target)
     return targets
+
+
+def _usual_price(provider: str) -> Decimal:
+    """AI_PRICE is in the currency of AI_PROVIDER's provider."""
+    speaks = registry.adapter(provider)
+    if speaks is registry.adapter(settings.AI_PROVIDER):
+        return Decimal(str(settings.AI_PRICE))
+    return speaks.default_price
 
 
 def resolve(names: Sequence[str], *, tenant: Tenant | None = None) -> list[Target]:

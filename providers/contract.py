@@ -87,6 +87,17 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
+    form: Mapping[str, str] | None = None  # instead of `json`: application/x-www-form-urlencoded
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A task as its provider knows it. `links` are the addresses that came with the acceptance ("status", "result",
+    "cancel"); an adapter follows only those on the account's own server."""
+
+    provider_id: str
+    model: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +145,12 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """One file of a result: a URL to fetch, or inline bytes already decoded from the answer."""
+    """One file of a result: a URL to fetch, inline bytes already decoded from the answer, or the name under which the
+    provider gives it to whoever has the key (`Adapter.file`)."""
 
     url: str | None = None
     data: bytes | None = field(default=None, repr=False)
+    file_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,7 @@ class Accepted:
 
     provider_id: str
     status: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,13 @@ class Running:
 
     status: str
     known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """It has ended, and `Adapter.result` tells how."""
+
+    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,39 +264,83 @@ class Balance:
     currency: str
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What opens the account for a while, got with its key."""
+
+    value: str = field(repr=False)
+    expires_at: datetime
+
+
 class Adapter(Protocol):
     """One provider. Pure: builds calls, reads answers. Raises `ValueError` from a `read_*` only for an answer that is not
     in the provider's shape; the caller treats that as "told nothing". Methods that return None: the provider has no such
-    call."""
+    call, which is what those with a body here say for it.
+
+    `asynchronous` False: the answer to the paid call is the result, and `poll` is never asked.
+    """
 
     name: str
     currency: str
     asynchronous: bool
     default_base_url: str
     default_model: str
+    default_price: Decimal  # a guess, in `currency`, for a target that is not in the table yet
+    key_setting: str  # the environment's name for the key
+    sandbox_path: str  # below the sandbox's address
+    sandbox_key: str  # what the demo shows it
     retention_s: float  # how long results and task states are kept
     missing_grace_s: float  # a 404 for this long becomes a case
 
-    def authorisation(self, account: Account) -> Mapping[str, str]: ...
+    def authorisation(self, account: Account, token: str = "") -> Mapping[str, str]: ...
 
     def submit(self, account: Account, request: Request) -> Call: ...
 
     def read_submit(self, answer: Answer | NoAnswer) -> Accepted | Verdict | Refusal: ...
 
-    def poll(self, account: Account, provider_id: str) -> Call: ...
+    def poll(self, account: Account, named: Named) -> Call | None:
+        return None
 
-    def read_poll(self, answer: Answer | NoAnswer) -> Verdict | Running | PollTrouble: ...
+    def read_poll(self, answer: Answer | NoAnswer) -> Verdict | Running | PollTrouble | Further:
+        raise ValueError(f"{self.name} is not polled")
+
+    def result(self, account: Account, named: Named) -> Call | None:
+        """Asked where `read_poll` said `Further`."""
+        return None
+
+    def read_result(self, answer: Answer | NoAnswer) -> Verdict | PollTrouble:
+        raise ValueError(f"{self.name} has no separate result")
+
+    def file(self, account: Account, file_id: str) -> Call | None:
+        """Where the file of a `FileRef.file_id` is, for whoever has the key."""
+        return None
+
+    def cancel(self, account: Account, named: Named) -> Call | None:
+        return None
 
     def history(
         self, account: Account, *, since: datetime, until: datetime, page: int
-    ) -> Call | None: ...
+    ) -> Call | None:
+        return None
 
-    def read_history(self, answer: Answer) -> HistoryPage: ...
+    def read_history(self, answer: Answer) -> HistoryPage:
+        raise ValueError(f"{self.name} has no history")
 
-    def receipt(self, account: Account, provider_id: str) -> Call | None: ...
+    def receipt(self, account: Account, named: Named) -> Call | None:
+        return None
 
-    def read_receipt(self, answer: Answer) -> Receipt: ...
+    def read_receipt(self, answer: Answer) -> Receipt:
+        raise ValueError(f"{self.name} has no receipts")
 
-    def balance(self, account: Account) -> Call | None: ...
+    def balance(self, account: Account) -> Call | None:
+        return None
 
-    def read_balance(self, answer: Answer) -> Balance: ...
+    def read_balance(self, answer: Answer) -> Balance:
+        raise ValueError(f"{self.name} tells no balance")
+
+    def token(self, account: Account) -> Call | None:
+        """The call that gets a token with the key; None: the key itself opens everything."""
+        return None
+
+    def read_token(self, answer: Answer, *, now: datetime) -> Token:
+        raise ValueError(f"{self.name} gives no tokens")

@@ -15,7 +15,7 @@ import ssl
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import aiohttp
 import httpx
@@ -273,9 +273,16 @@ class Transport:
     # --- downloads ----------------------------------------------------------------------------------------------------
 
     async def download(
-        self, url: str, target: Path, *, max_bytes: int, deadline_s: float
+        self,
+        url: str,
+        target: Path,
+        *,
+        max_bytes: int,
+        deadline_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Downloaded | Answer | NoAnswer:
-        """Stream `url` to `target`, synced to disk. No account header is sent; redirects are followed to http(s) only.
+        """Stream `url` to `target`, synced to disk. Redirects are followed to http(s) only; `headers`, for a file that only
+        the key opens, reach no other server than that of `url`.
 
         `Answer`: the server refused (its body is kept up to 64 kB). `NoAnswer`: cut, too large, too late, or the disk
         failed (`ours`). In both cases `target` does not exist afterwards.
@@ -283,7 +290,7 @@ class Transport:
         complete = False
         try:
             async with _deadline(deadline_s):
-                got = await self._download(url, target, max_bytes)
+                got = await self._download(url, target, max_bytes, headers or {})
                 complete = isinstance(got, Downloaded)
                 return got
         except TimeoutError:
@@ -297,14 +304,21 @@ class Transport:
             if not complete:
                 remove(target)
 
-    async def _download(self, url: str, target: Path, max_bytes: int) -> Downloaded | Answer:
+    async def _download(
+        self, url: str, target: Path, max_bytes: int, account_headers: Mapping[str, str]
+    ) -> Downloaded | Answer:
+        home = _origin(url)
         for _ in range(MAX_REDIRECTS + 1):
             if urlsplit(url).scheme not in ("http", "https"):
                 raise httpx.UnsupportedProtocol(f"not an http(s) address: {url[:80]}")
             request = httpx.Request(
                 "GET",
                 url,
-                headers={"user-agent": _HEADERS["user-agent"], "accept-encoding": "identity"},
+                headers={
+                    "user-agent": _HEADERS["user-agent"],
+                    "accept-encoding": "identity",
+                    **(account_headers if _origin(url) == home else {}),
+                },
                 extensions={"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}},
             )
             response = await self._reads.handle_async_request(request)
@@ -373,7 +387,14 @@ def _fenced(sending: Sending) -> Answer | NoAnswer:
     return sending.so_far("fenced: too late to send", ours=True)
 
 
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
 def _encode(call: Call) -> bytes:
+    if call.form is not None:
+        return urlencode(call.form).encode()
     if call.json is None:
         return b""
     return json.dumps(call.json, ensure_ascii=False, allow_nan=False).encode()
@@ -383,7 +404,9 @@ def _headers(
     call: Call, account: Mapping[str, str], *, encoding: str, length: int | None = None
 ) -> dict[str, str]:
     headers = {**_HEADERS, "accept-encoding": encoding}
-    if call.json is not None:
+    if call.form is not None:
+        headers["content-type"] = "application/x-www-form-urlencoded"
+    elif call.json is not None:
         headers["content-type"] = "application/json"
     if length is not None:
         headers["content-length"] = str(length)  # else httpx would send the body in chunks

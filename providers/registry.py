@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from providers.adapters.polza import Polza
 from providers.contract import Account, Adapter
 
-_REGISTERED: tuple[Adapter, ...] = (Polza(),)
-_OWN = {adapter.name: adapter for adapter in _REGISTERED}
+REGISTERED: tuple[Adapter, ...] = (Polza(),)
+_OWN = {adapter.name: adapter for adapter in REGISTERED}
 
 
 class _Adapters(Mapping[str, Adapter]):

@@ -17,6 +17,8 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
+from providers import registry
+
 # Generic classes such as ModelAdmin[Job] are plain classes at run time without this.
 django_stubs_ext.monkeypatch()
 
@@ -179,7 +181,9 @@ DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
 
 # --- provider and model (the names of the studio's ADR) ---------------------------------------------------------------
 
-_KNOWN = {"polza": "POLZA_API_KEY"}
+# What each adapter says of itself, so that a new provider needs no line here.
+_KNOWN = {adapter.name: adapter.key_setting for adapter in registry.REGISTERED}
+_SPEAKS = {adapter.name: adapter for adapter in registry.REGISTERED}
 
 
 def _accounts() -> dict[str, str]:
@@ -203,6 +207,7 @@ def _accounts() -> dict[str, str]:
 
 AI_ACCOUNTS = _accounts()
 _KNOWN |= {name: f"{name.upper()}_API_KEY" for name in AI_ACCOUNTS}
+_SPEAKS |= {name: _SPEAKS[provider] for name, provider in AI_ACCOUNTS.items()}
 
 AI_PROVIDER = env.str("AI_PROVIDER", default="") or "polza"
 if AI_PROVIDER not in _KNOWN:
@@ -213,7 +218,8 @@ AI_BASE_URL = env.str("AI_BASE_URL", default="").rstrip("/")
 AI_API_KEY = env.str("AI_API_KEY", default="")
 AI_MODEL = env.str("AI_MODEL", default="")
 # What one generation of a target that is not in the table yet is taken to cost, in its provider's currency.
-AI_PRICE = _number("AI_PRICE", 8, low=0, high=1_000_000)
+# Unset: the adapter's own guess.
+AI_PRICE = _number("AI_PRICE", float(_SPEAKS[AI_PROVIDER].default_price), low=0, high=1_000_000)
 AI_MODEL_FALLBACK = [
     part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()
 ]
@@ -230,8 +236,11 @@ if AI_BASE_URL:
 SANDBOX_URL = env.str("SANDBOX_URL", default="http://127.0.0.1:8700").rstrip("/")
 ON_SANDBOX = DEMO and not PROVIDER_KEYS[AI_PROVIDER]
 if ON_SANDBOX:
-    PROVIDER_KEYS["polza"] = "pza_sandbox_demo"
-    PROVIDER_BASE_URLS["polza"] = PROVIDER_BASE_URLS["polza"] or f"{SANDBOX_URL}/api/v1"
+    _speaks = _SPEAKS[AI_PROVIDER]
+    PROVIDER_KEYS[AI_PROVIDER] = _speaks.sandbox_key
+    PROVIDER_BASE_URLS[AI_PROVIDER] = (
+        PROVIDER_BASE_URLS[AI_PROVIDER] or f"{SANDBOX_URL}{_speaks.sandbox_path}"
+    )
 
 # --- money ------------------------------------------------------------------------------------------------------------
 

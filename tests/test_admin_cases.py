@@ -412,7 +412,7 @@ class Provider:
         self.trouble = ""
         monkeypatch.setattr(candidate_picture, "_ask", self.ask)
 
-    async def ask(self, account: Account, provider_id: str) -> FileRef:
+    async def ask(self, _account: Account, provider_id: str, _model: str) -> FileRef:
         self.asked.append(provider_id)
         if self.trouble:
             raise candidate_picture.NoPictureError(self.trouble)

@@ -17,7 +17,8 @@ from jobs.lifecycle.errors import Refused
 from jobs.models import JobEvent, ProviderTask
 from jobs.roles import Role
 from jobs.states import CaseKind, JobState
-from providers.contract import Answer
+from providers.adapters.polza import Polza
+from providers.contract import Answer, PollTrouble, Running, Verdict
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -58,8 +59,8 @@ def lost(**values: Any) -> ProviderTask:
 def says(monkeypatch: pytest.MonkeyPatch, status: int, body: bytes) -> None:
     """What the provider answers when it is asked for the id."""
 
-    async def ask(*_args: Any) -> Answer:
-        return Answer(status=status, headers={}, body=body)
+    async def ask(*_args: Any) -> Verdict | Running | PollTrouble:
+        return Polza().read_poll(Answer(status=status, headers={}, body=body))
 
     monkeypatch.setattr(attach, "_ask", ask)
 

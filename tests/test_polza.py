@@ -25,6 +25,7 @@ from providers.contract import (
     FailureClass,
     FileRef,
     Kind,
+    Named,
     NoAnswer,
     Photo,
     PollTrouble,
@@ -106,9 +107,13 @@ def test_a_submit_carries_photos_a_ceiling_and_a_callback(tmp_path: Path) -> Non
 
 
 def test_reads_name_the_task_and_can_not_leave_their_path() -> None:
-    assert POLZA.poll(ACCOUNT, "aig_1").url == "https://polza.example/api/v1/media/aig_1"
-    assert POLZA.poll(ACCOUNT, "../key?x=1").url.endswith("/media/..%2Fkey%3Fx%3D1")
-    receipt = POLZA.receipt(ACCOUNT, "aig_1")
+    poll = POLZA.poll(ACCOUNT, Named("aig_1"))
+    assert poll is not None
+    assert poll.url == "https://polza.example/api/v1/media/aig_1"
+    elsewhere = POLZA.poll(ACCOUNT, Named("../key?x=1"))
+    assert elsewhere is not None
+    assert elsewhere.url.endswith("/media/..%2Fkey%3Fx%3D1")
+    receipt = POLZA.receipt(ACCOUNT, Named("aig_1"))
     assert receipt is not None
     assert receipt.url == "https://polza.example/api/v1/history/generations/aig_1"
     balance = POLZA.balance(ACCOUNT)

@@ -18,6 +18,7 @@ from providers.contract import (
     Call,
     Charge,
     Kind,
+    Named,
     NoAnswer,
     Refusal,
     Running,
@@ -91,7 +92,7 @@ def test_the_adapter_reads_a_task_to_its_end() -> None:
     desk = Desk()
     accepted = desk.submit("a cat")
     assert isinstance(accepted, Accepted)
-    poll = ADAPTER.poll(ACCOUNT, accepted.provider_id)
+    poll = ADAPTER.poll(ACCOUNT, Named(accepted.provider_id))
     assert isinstance(ADAPTER.read_poll(desk.ask(poll)), Running)
     desk.now += 10
     verdict = ADAPTER.read_poll(desk.ask(poll))
@@ -125,7 +126,9 @@ def test_the_adapter_reads_receipts(fate: str, cost: int | None, *, final: bool)
     accepted = desk.submit(f"[[fault:{fate}]]")
     assert isinstance(accepted, Accepted)
     desk.now += 10
-    receipt = ADAPTER.read_receipt(desk.answer(ADAPTER.receipt(ACCOUNT, accepted.provider_id)))
+    receipt = ADAPTER.read_receipt(
+        desk.answer(ADAPTER.receipt(ACCOUNT, Named(accepted.provider_id)))
+    )
     assert receipt.final is final
     if final:
         assert receipt.cost == cost

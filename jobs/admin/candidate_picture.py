@@ -20,8 +20,8 @@ from django.utils.translation import gettext as _
 from jobs import results
 from jobs.decoder import Picture
 from jobs.models import ProviderTask
-from providers import registry
-from providers.contract import Account, FileRef, Verdict
+from providers import asking, registry
+from providers.contract import Account, FileRef, Named, Verdict
 from providers.http import Downloaded, Transport
 from providers.outside import Outside
 
@@ -74,7 +74,7 @@ def _bring(task: ProviderTask, provider_id: str, key: str) -> None:
     account = registry.reached(task.account.provider, task.account.fingerprint)
     if account is None:
         raise NoPictureError(_("The key that this was sent with is not at hand here."))
-    temporary = asyncio.run(_download(account, provider_id))
+    temporary = asyncio.run(_download(account, provider_id, task.target.model))
     small = temporary.with_suffix(".thumb")
     try:
         seen = results.picture_process().inspect_sync(temporary, small)
@@ -86,9 +86,9 @@ def _bring(task: ProviderTask, provider_id: str, key: str) -> None:
             leftover.unlink(missing_ok=True)
 
 
-async def _download(account: Account, provider_id: str) -> Path:
+async def _download(account: Account, provider_id: str, model: str) -> Path:
     """The first file of the generation, unchecked, under a temporary name."""
-    file = await _ask(account, provider_id)
+    file = await _ask(account, provider_id, model)
     if file.data is not None:
         return results.write_temporary(file.data)
     path = results.new_temporary()
@@ -104,18 +104,12 @@ async def _download(account: Account, provider_id: str) -> Path:
     return path
 
 
-async def _ask(account: Account, provider_id: str) -> FileRef:
+async def _ask(account: Account, provider_id: str, model: str) -> FileRef:
     adapter = registry.adapter(account.provider)
     async with Transport() as transport:
-        told = await transport.read(
-            adapter.poll(account, provider_id),
-            adapter.authorisation(account),
-            deadline_s=ASK_DEADLINE_S,
+        _answer, read = await asking.status(
+            transport, adapter, account, Named(provider_id, model), deadline_s=ASK_DEADLINE_S
         )
-    try:
-        read = adapter.read_poll(told)
-    except ValueError:
-        read = None
     # An answer about another generation must not be shown under this one's id.
     if not isinstance(read, Verdict) or read.provider_id not in {None, provider_id}:
         raise NoPictureError(_("The provider shows no finished picture under this id."))

@@ -51,6 +51,7 @@ class Fact:
     decides: bool = False  # someone must decide what it means
 
     provider_id: str | None = None
+    provider_links: dict[str, Any] | None = None
     refusal_class: str | None = None
     unsent: bool = False
     unsent_reason: str | None = None
@@ -123,6 +124,10 @@ def _columns() -> str:
 _RECORD = f"""
 UPDATE jobs_providertask t SET
   provider_id = coalesce(t.provider_id, v.provider_id),
+  -- They belong to the id that they came with.
+  provider_links = CASE WHEN t.provider_id IS NULL OR t.provider_id = v.provider_id
+                        THEN coalesce(nullif(t.provider_links, '{{}}'::jsonb), v.provider_links, '{{}}'::jsonb)
+                        ELSE t.provider_links END,
   accepted_at = coalesce(t.accepted_at, CASE WHEN v.provider_id IS NOT NULL THEN v.at END),
   refusal_class = coalesce(t.refusal_class, v.refusal_class),
   refused_at = coalesce(t.refused_at, CASE WHEN v.refusal_class IS NOT NULL THEN v.at END),

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.models.job import Job, Tenant
 from jobs.querysets import TaskQuerySet
 from jobs.states import Release, TaskState
-from providers.contract import Charge
+from providers.contract import Charge, Named
 from providers.models import Account, Target
 
 
@@ -137,6 +137,10 @@ class ProviderTask(models.Model):
     send_not_after = models.DateTimeField(null=True, blank=True)
     call_deadline_s = models.FloatField(null=True, blank=True)
     provider_id = models.CharField(_("provider's id"), max_length=200, null=True, blank=True)  # noqa: DJ001  null: not known
+    # The addresses that came with it ("status", "result", "cancel"), where the provider gives any.
+    provider_links = models.JSONField(
+        default=dict, blank=True, db_default=Value({}, models.JSONField())
+    )
     accepted_at = models.DateTimeField(_("accepted"), null=True, blank=True)
     refusal_class = models.CharField(max_length=20, null=True, blank=True)  # noqa: DJ001  only refusals known to be free
     refused_at = models.DateTimeField(null=True, blank=True)
@@ -311,6 +315,15 @@ class ProviderTask(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+    @property
+    def named(self) -> Named:
+        """As its provider knows it. Its target is read."""
+        return Named(
+            provider_id=self.provider_id or "",
+            model=self.target.model,
+            links=self.provider_links,
+        )
 
 
 class PolzaTask(ProviderTask):

@@ -14,6 +14,7 @@ from providers.contract import (
     Answer,
     Charge,
     FailureClass,
+    FileRef,
     Kind,
     NoAnswer,
     PollTrouble,
@@ -47,12 +48,19 @@ def _text(value: str, limit: int = 500) -> str:
     return sanitise(value, limit=limit)
 
 
+def _where(file: FileRef, inline_key: str) -> dict[str, Any]:
+    if file.url:
+        return {"url": file.url}
+    if file.file_id:
+        return {"file_id": file.file_id}
+    return {"inline": True, "key": inline_key}
+
+
 def _verdict(
     verdict: Verdict, *, at: datetime, kind: Kind, inline: Sequence[str]
 ) -> dict[str, Any]:
     files: list[dict[str, Any]] = [
-        {"url": file.url} if file.url else {"inline": True, "key": inline[position]}
-        for position, file in enumerate(verdict.files)
+        _where(file, inline[position]) for position, file in enumerate(verdict.files)
     ]
     common: dict[str, Any] = {
         "cost_poll": verdict.cost,
@@ -96,6 +104,7 @@ def of_submit(
         return Fact(
             **base, kind="accepted", provider_id=read.provider_id[:200], next_poll_at=poll_at,
             last_status=_text(read.status, 80), data={"provider_id": read.provider_id[:200]},
+            provider_links=dict(read.links) or None,
         )  # fmt: skip
     if isinstance(read, Verdict):
         return Fact(

@@ -13,7 +13,7 @@ from jobs.lifecycle.record import Fact, FileFact
 from jobs.models import ProviderTask
 from jobs.rules import FETCH_TRIES
 from jobs.stages import inline
-from providers import registry
+from providers import asking, registry
 from providers.contract import FileRef, Kind, Verdict
 from providers.http import Downloaded, sanitise
 
@@ -65,7 +65,7 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
 
 
 def _empty(ref: FileRef) -> bool:
-    return ref.url is None and ref.data is None
+    return ref.url is None and ref.data is None and ref.file_id is None
 
 
 def _over(task: ProviderTask, trouble: str, *, at: datetime) -> bool:
@@ -80,15 +80,25 @@ async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
     adapter, account = registry.adapter(provider), lane.accounts.get(provider)
     if account is None or task.provider_id is None:
         return []
-    answer = await lane.transport.read(
-        adapter.poll(account, task.provider_id), adapter.authorisation(account), deadline_s=60.0
+    _answer, read = await asking.status(
+        lane.transport, adapter, account, task.named, deadline_s=60.0
     )
-    try:
-        read = adapter.read_poll(answer)
-    except ValueError:
-        return []
     mine = isinstance(read, Verdict) and read.provider_id in {None, task.provider_id}
     return list(read.files) if isinstance(read, Verdict) and mine else []
+
+
+def _address(
+    lane: LaneContext, task: ProviderTask, ref: FileRef
+) -> tuple[str, dict[str, str]] | None:
+    """Where the file is, and the headers that open it; None where nobody can say."""
+    if ref.file_id is None:
+        return None if ref.url is None else (ref.url, {})
+    provider = task.account.provider
+    adapter, account = registry.adapter(provider), lane.accounts.get(provider)
+    call = adapter.file(account, ref.file_id) if account is not None else None
+    if call is None or account is None:
+        return None
+    return call.url, {**call.headers, **adapter.authorisation(account)}
 
 
 async def _one(
@@ -96,11 +106,12 @@ async def _one(
 ) -> FileFact | str:
     if ref.data is not None:
         temporary = results.write_temporary(ref.data)
-    elif ref.url is not None:
+    elif (where := _address(lane, task, ref)) is not None:
+        url, headers = where
         temporary = results.new_temporary()
         got = await lane.transport.download(
-            ref.url, temporary, max_bytes=settings.MAX_RESULT_BYTES, deadline_s=DOWNLOAD_DEADLINE_S
-        )
+            url, temporary, max_bytes=settings.MAX_RESULT_BYTES, deadline_s=DOWNLOAD_DEADLINE_S, headers=headers
+        )  # fmt: skip
         if not isinstance(got, Downloaded):
             why = getattr(got, "reason", "") or f"HTTP {got.status}"
             return f"not downloaded: {why}"

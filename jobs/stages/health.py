@@ -8,7 +8,7 @@ from __future__ import annotations
 from jobs.lane import LaneContext
 from jobs.lifecycle import providers
 from jobs.lifecycle.providers import DueRead
-from providers import registry
+from providers import asking, registry
 from providers.classify import classify
 from providers.contract import Answer, FailureClass
 from providers.health import Read
@@ -37,8 +37,8 @@ async def _read(lane: LaneContext, due: DueRead) -> tuple[Read, str]:
     call = adapter.balance(account) if account is not None else None
     if call is None or account is None:
         return Read.NONE, ""
-    answer = await lane.transport.read(
-        call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+    answer = await asking.read(
+        lane.transport, adapter, account, call, deadline_s=DEADLINE_S, retries=1
     )
     if not isinstance(answer, Answer):
         return Read.BAD, answer.reason

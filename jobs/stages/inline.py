@@ -33,7 +33,7 @@ def load(item: dict[str, Any]) -> FileRef:
     """An entry of a task's `files`: its address, or its kept bytes; neither if they are gone."""
     key = item.get("key")
     if not key:
-        return FileRef(url=item.get("url"))
+        return FileRef(url=item.get("url"), file_id=item.get("file_id"))
     try:
         return FileRef(data=results.path_of(key).read_bytes())
     except OSError:

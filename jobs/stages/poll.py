@@ -10,10 +10,11 @@ from jobs.lifecycle import claim
 from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
 from jobs.stages import facts, inline
-from providers import registry
-from providers.contract import Answer, NoAnswer, PollTrouble, Verdict
+from providers import asking, registry
+from providers.contract import Answer, NoAnswer, PollTrouble, Running, Verdict
 
 DEADLINE_S = 20.0
+NO_KEY = "there is no key for this provider any more"
 LEASE_S = 45.0  # beyond the deadline and a recording: then another lane may ask
 
 
@@ -28,19 +29,14 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     provider = task.account.provider
     adapter, account = registry.adapter(provider), lane.accounts.get(provider)
     if account is None:
-        answer: Answer | NoAnswer = NoAnswer(
-            sent=False, reason="there is no key for this provider any more", ours=True
-        )
-        headers: dict[str, str] = {}
+        answer: Answer | NoAnswer = NoAnswer(sent=False, reason=NO_KEY, ours=True)
+        read: Verdict | Running | PollTrouble = PollTrouble(NO_KEY)
+        secrets: tuple[str, ...] = ()
     else:
-        headers = dict(adapter.authorisation(account))
-        answer = await lane.transport.read(
-            adapter.poll(account, task.provider_id or ""), headers, deadline_s=DEADLINE_S
+        answer, read = await asking.status(
+            lane.transport, adapter, account, task.named, deadline_s=DEADLINE_S
         )
-    try:
-        read = adapter.read_poll(answer)
-    except Exception as error:  # noqa: BLE001 - never a verdict
-        read = PollTrouble(f"the answer could not be read: {error}", status=answer.status)
+        secrets = tuple(adapter.authorisation(account).values())
     if isinstance(read, Verdict) and read.provider_id not in {None, task.provider_id}:
         # A cache between us and the provider can mix up two answers.
         read = PollTrouble(f"the answer is about {read.provider_id}", status=answer.status)
@@ -54,5 +50,5 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         inline=keys,
         at=await lane.now(),
         limits=lane.limits,
-        kept=facts.evidence(answer, secrets=tuple(headers.values())),
+        kept=facts.evidence(answer, secrets=secrets),
     )

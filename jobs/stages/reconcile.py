@@ -18,7 +18,7 @@ from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask, SpoolHost
 from jobs.rules import RECEIPT_EVERY_S
 from jobs.states import TaskState
-from providers import registry
+from providers import asking, registry
 from providers.contract import Answer, HistoryItem
 from providers.models import Account
 
@@ -154,8 +154,8 @@ async def _listing(
         call = adapter.history(account, since=since, until=until, page=page)
         if call is None or page > MAX_PAGES:
             return None
-        answer = await lane.transport.read(
-            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2
+        answer = await asking.read(
+            lane.transport, adapter, account, call, deadline_s=DEADLINE_S, retries=2
         )
         if not isinstance(answer, Answer):
             return None
@@ -219,11 +219,11 @@ async def receipt(lane: LaneContext, task: ProviderTask) -> Fact:
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "receipt_looked": True}
     last_chance = (task.failed_at or at) + timedelta(seconds=RECEIPTS_FOR_S)
     again = at + timedelta(seconds=RECEIPT_EVERY_S)
-    call = adapter.receipt(account, task.provider_id or "") if account is not None else None
+    call = adapter.receipt(account, task.named) if account is not None else None
     if call is None or account is None:
         return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
-    answer = await lane.transport.read(
-        call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=1
+    answer = await asking.read(
+        lane.transport, adapter, account, call, deadline_s=DEADLINE_S, retries=1
     )
     read = None
     if isinstance(answer, Answer):

@@ -30,8 +30,17 @@ from jobs.models import ProviderTask
 from jobs.models import Statement as StatementRow
 from jobs.statement import Missing, Ours, Source, Statement, Theirs, Told, Unreadable
 from jobs.states import TaskState
-from providers import registry
-from providers.contract import Account, Adapter, Answer, Call, Charge, HistoryItem, HistoryPage
+from providers import asking, registry
+from providers.contract import (
+    Account,
+    Adapter,
+    Answer,
+    Call,
+    Charge,
+    HistoryItem,
+    HistoryPage,
+    Named,
+)
 from providers.http import Transport
 from providers.models import Account as AccountRow
 
@@ -337,8 +346,8 @@ async def _page(
 ) -> HistoryPage | Unread:
     why = ""
     for wait_s in (*AGAIN_AFTER_S, None):
-        answer = await transport.read(
-            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2
+        answer = await asking.read(
+            transport, adapter, account, call, deadline_s=DEADLINE_S, retries=2
         )
         if isinstance(answer, Answer):
             try:
@@ -378,12 +387,12 @@ async def _receipt(
     *,
     until: float,
 ) -> Told:
-    call = adapter.receipt(account, provider_id) if account is not None else None
+    call = adapter.receipt(account, Named(provider_id)) if account is not None else None
     if call is None or account is None or time.monotonic() >= until:
         return Unreadable()
     for wait_s in (*AGAIN_AFTER_S[:3], None):
-        answer = await transport.read(
-            call, adapter.authorisation(account), deadline_s=DEADLINE_S, retries=2
+        answer = await asking.read(
+            transport, adapter, account, call, deadline_s=DEADLINE_S, retries=2
         )
         if isinstance(answer, Answer):
             # Only the provider's own words say that it does not know an id, not a page in between.

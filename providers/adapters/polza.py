@@ -21,6 +21,7 @@ from providers.classify import Meaning, Rules, classify
 from providers.contract import (
     Accepted,
     Account,
+    Adapter,
     Answer,
     Balance,
     Call,
@@ -29,6 +30,7 @@ from providers.contract import (
     FileRef,
     HistoryItem,
     HistoryPage,
+    Named,
     NoAnswer,
     Photo,
     PollTrouble,
@@ -95,7 +97,7 @@ def _rules(answer: Answer | NoAnswer) -> Rules:
     return Rules(sure={**RULES.sure, _NO_PROVIDERS: meaning}, plain=RULES.plain)
 
 
-class Polza:
+class Polza(Adapter):
     """Adapter for Polza.ai; see `contract.Adapter` for what each method promises."""
 
     name = "polza"
@@ -103,10 +105,14 @@ class Polza:
     asynchronous = True
     default_base_url = "https://polza.ai/api/v1"
     default_model = "google/gemini-3.1-flash-image-preview"
+    default_price = Decimal(8)
+    key_setting = "POLZA_API_KEY"
+    sandbox_path = "/api/v1"
+    sandbox_key = "pza_sandbox_demo"
     retention_s = 7 * 86_400.0
     missing_grace_s = 3600.0
 
-    def authorisation(self, account: Account) -> Mapping[str, str]:
+    def authorisation(self, account: Account, token: str = "") -> Mapping[str, str]:
         return {"authorization": f"Bearer {account.key}"}
 
     # --- submit -------------------------------------------------------------------------------------------------------
@@ -158,8 +164,8 @@ class Polza:
 
     # --- poll ---------------------------------------------------------------------------------------------------------
 
-    def poll(self, account: Account, provider_id: str) -> Call:
-        return Call("GET", f"{account.base_url}/media/{quote(provider_id, safe='')}")
+    def poll(self, account: Account, named: Named) -> Call:
+        return Call("GET", f"{account.base_url}/media/{quote(named.provider_id, safe='')}")
 
     def read_poll(self, answer: Answer | NoAnswer) -> Verdict | Running | PollTrouble:
         if isinstance(answer, NoAnswer):
@@ -214,8 +220,8 @@ class Polza:
             pages = -(-total // limit) if total is not None else page + (len(items) >= limit)
         return HistoryPage(tuple(_item(item) for item in items), page, max(pages, 1))
 
-    def receipt(self, account: Account, provider_id: str) -> Call:
-        path = f"history/generations/{quote(provider_id, safe='')}"
+    def receipt(self, account: Account, named: Named) -> Call:
+        path = f"history/generations/{quote(named.provider_id, safe='')}"
         return Call("GET", f"{account.base_url}/{path}")
 
     def read_receipt(self, answer: Answer) -> Receipt:

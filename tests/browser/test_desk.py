@@ -19,7 +19,7 @@ from jobs.clock import clock
 from jobs.models import Case
 from jobs.roles import Role
 from jobs.states import BLOCKING_CASES, CaseKind, JobState
-from providers.contract import Account, Answer, FileRef
+from providers.contract import Account, FileRef, Named, Running
 from tests import desk_cases, factories
 from tests.browser.visitor import LANGUAGES, SIZES, Visitor
 
@@ -240,10 +240,10 @@ def provider(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
     settings.PROVIDER_KEYS = {"polza": desk_cases.KEY}
     cache.clear()
 
-    async def known(_adapter: Any, _account: Account, provider_id: str) -> Answer:
-        return Answer(200, {}, f'{{"id": "{provider_id}", "status": "processing"}}'.encode())
+    async def known(_adapter: Any, _account: Account, _named: Named) -> Running:
+        return Running("processing")
 
-    async def picture(_account: Account, _provider_id: str) -> FileRef:
+    async def picture(_account: Account, _provider_id: str, _model: str) -> FileRef:
         return FileRef(data=desk_cases.png())
 
     monkeypatch.setattr(attach, "_ask", known)
