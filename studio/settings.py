@@ -183,7 +183,7 @@ DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
 
 # What each adapter says of itself, so that a new provider needs no line here.
 _KNOWN = {adapter.name: adapter.key_setting for adapter in registry.REGISTERED}
-_SPEAKS = {adapter.name: adapter for adapter in registry.REGISTERED}
+_speaks = {adapter.name: adapter for adapter in registry.REGISTERED}
 
 
 def _accounts() -> dict[str, str]:
@@ -207,7 +207,7 @@ def _accounts() -> dict[str, str]:
 
 AI_ACCOUNTS = _accounts()
 _KNOWN |= {name: f"{name.upper()}_API_KEY" for name in AI_ACCOUNTS}
-_SPEAKS |= {name: _SPEAKS[provider] for name, provider in AI_ACCOUNTS.items()}
+_speaks |= {name: _speaks[provider] for name, provider in AI_ACCOUNTS.items()}
 
 AI_PROVIDER = env.str("AI_PROVIDER", default="") or "polza"
 if AI_PROVIDER not in _KNOWN:
@@ -219,7 +219,7 @@ AI_API_KEY = env.str("AI_API_KEY", default="")
 AI_MODEL = env.str("AI_MODEL", default="")
 # What one generation of a target that is not in the table yet is taken to cost, in its provider's currency.
 # Unset: the adapter's own guess.
-AI_PRICE = _number("AI_PRICE", float(_SPEAKS[AI_PROVIDER].default_price), low=0, high=1_000_000)
+AI_PRICE = _number("AI_PRICE", float(_speaks[AI_PROVIDER].default_price), low=0, high=1_000_000)
 AI_MODEL_FALLBACK = [
     part.strip() for part in env.str("AI_MODEL_FALLBACK", default="").split(",") if part.strip()
 ]
@@ -236,10 +236,10 @@ if AI_BASE_URL:
 SANDBOX_URL = env.str("SANDBOX_URL", default="http://127.0.0.1:8700").rstrip("/")
 ON_SANDBOX = DEMO and not PROVIDER_KEYS[AI_PROVIDER]
 if ON_SANDBOX:
-    _speaks = _SPEAKS[AI_PROVIDER]
-    PROVIDER_KEYS[AI_PROVIDER] = _speaks.sandbox_key
+    _spoken = _speaks[AI_PROVIDER]
+    PROVIDER_KEYS[AI_PROVIDER] = _spoken.sandbox_key
     PROVIDER_BASE_URLS[AI_PROVIDER] = (
-        PROVIDER_BASE_URLS[AI_PROVIDER] or f"{SANDBOX_URL}{_speaks.sandbox_path}"
+        PROVIDER_BASE_URLS[AI_PROVIDER] or f"{SANDBOX_URL}{_spoken.sandbox_path}"
     )
 
 # --- money ------------------------------------------------------------------------------------------------------------
