@@ -40,7 +40,9 @@ from providers.sandbox.settings import Settings
 from providers.sandbox.world import World
 
 BEGINS = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
-MODELS = ("google/gemini-2.5-flash-image", "bytedance/seedream-4")
+MODELS = {
+    "polza": ("google/gemini-2.5-flash-image", "bytedance/seedream-4")
+}  # others: their default
 HOSTS = ("desk-1", "desk-2")
 RETENTION_S = 6 * 3600.0
 _TLS = ssl.create_default_context()
@@ -118,13 +120,13 @@ class Desk:
         self._silent_s = 0.0
         self._runs: dict[Actor, uuid.UUID] = {}
         self.targets = [
-            Target.objects.create(provider="polza", model=model, price=Decimal(5), max_in_flight=plan["target_limit"])
-            for model in MODELS
-        ]  # fmt: skip
+            self._target(provider, number) for number, provider in enumerate(plan["lineup"])
+        ]
         self.tenants = [create.default_tenant()]
         self.tenants[0].max_in_flight = plan["tenant_limit"]
         self.tenants[0].daily_limit = plan["budget"]
         self.tenants[0].save()
+        self.account_rows: dict[str, Any] = {}
         self.reach_account()
         for seconds, most in plan["windows"]:
             QuotaWindow.objects.create(account=self.account_row, seconds=seconds, most=most)
@@ -134,17 +136,43 @@ class Desk:
             )  # fmt: skip
         lanes.ensure_slots(settings.WORKER_LANES)
 
-    def reach_account(self) -> None:
-        """The row of the account with the newest key, made where there is none."""
-        row = providers.ensure_account(
-            provider="polza",
-            fingerprint=registry.fingerprint(self.keys[-1]),
-            now=self.clock.moment(),
+    def _target(self, provider: str, number: int) -> Target:
+        speaks = registry.adapter(provider)
+        # One price for all: the ledger charges it, and the budgets of the plans are made for it.
+        models = MODELS.get(provider, (speaks.default_model, f"{speaks.default_model}-2"))
+        return Target.objects.create(
+            provider=provider, model=models[number], price=Decimal(5), currency=speaks.currency,
+            max_in_flight=self.plan["target_limit"],
+        )  # fmt: skip
+
+    def account_of(self, provider: str) -> Account:
+        """As lanes that start now reach it."""
+        speaks = registry.adapter(provider)
+        key = self.keys[-1] if provider == "polza" else speaks.sandbox_key
+        return Account(
+            provider=provider,
+            base_url=f"http://{provider}.sim{speaks.sandbox_path}",
+            fingerprint=registry.fingerprint(key),
+            key=key,
         )
-        row.echoes_id, row.history_lag_s = self.plan["echoes"], self.plan["lag_s"]
-        row.exclusive = self.plan["exclusive"]
-        row.save()
-        self.account_row: Any = row
+
+    def reach_account(self) -> None:
+        """The rows of the accounts with their newest keys, made where there are none."""
+        for provider in dict.fromkeys(("polza", *self.plan["lineup"])):
+            fingerprint = self.account_of(provider).fingerprint
+            row = providers.ensure_account(
+                provider=provider, fingerprint=fingerprint, now=self.clock.moment()
+            )
+            if provider == "polza":
+                row.echoes_id, row.history_lag_s = self.plan["echoes"], self.plan["lag_s"]
+                row.exclusive = self.plan["exclusive"]
+                row.save()
+            self.account_rows[provider] = row
+
+    @property
+    def account_row(self) -> Any:
+        """The account that most sends go to."""
+        return self.account_rows[self.plan["lineup"][0]]
 
     def rotate_key(self) -> None:
         """Lanes that start from now on have another key."""
@@ -251,12 +279,7 @@ class Desk:
                 self.turns.tell("finds that another run holds its slot")
 
     def _context(self, held: lanes.Held, host: str, transport: Transport) -> LaneContext:
-        account = Account(
-            provider="polza",
-            base_url="http://polza.sim/api/v1",
-            fingerprint=registry.fingerprint(self.keys[-1]),
-            key=self.keys[-1],
-        )
+        accounts = {provider: self.account_of(provider) for provider in self.account_rows}
 
         async def db(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
             if function is record:
@@ -272,8 +295,8 @@ class Desk:
 
         return LaneContext(
             run_id=held.run_id, slot=held.slot, host=host, clock=self.clock, limits=limits(),
-            accounts={"polza": account}, account_ids={"polza": self.account_row.pk},
-            fingerprints=[account.fingerprint], transport=transport, pictures=Pictures(),  # type: ignore[arg-type]
+            accounts=accounts, account_ids={provider: row.pk for provider, row in self.account_rows.items()},
+            fingerprints=[account.fingerprint for account in accounts.values()], transport=transport, pictures=Pictures(),  # type: ignore[arg-type]
             mark=mark, now=now, db=db,
         )  # fmt: skip
 

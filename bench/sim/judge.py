@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections import Counter, defaultdict
@@ -26,6 +25,7 @@ from jobs.stuck import LATE_S, stuck
 from providers.models import ProviderState
 from providers.sandbox.ledger import Task as Made
 from providers.sandbox.reactions import Request
+from providers.sandbox.submission import MARK
 
 _BY_DECISION = ("person", "standing")
 # A dead lane is noticed, and a frozen one comes back.
@@ -42,7 +42,7 @@ SELECT
 
 
 def _correlation(request: Request) -> str:
-    return str(json.loads(request.body).get("user", ""))
+    return request.headers.get(MARK, "")
 
 
 class Judge:
@@ -74,7 +74,7 @@ class Judge:
         actor = self.desk.turns.current
         assert actor is not None
         self._learned[actor].append(fact)
-        if fact.provider_id is not None:
+        if fact.provider_id is not None or fact.completed or fact.failed:
             self._named.add(str(fact.task_id))
 
     def _facts_kept(self, facts: list[Fact]) -> None:

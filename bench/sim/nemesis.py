@@ -15,6 +15,7 @@ from bench.sim.turns import Actor, Killed
 from jobs.lifecycle import batches, providers, staff
 from jobs.lifecycle.errors import Refused
 from jobs.models import Batch, ProviderTask
+from providers import registry
 from providers.models import ProviderState, QuotaWindow, Target
 from providers.sandbox.faults import CATALOGUE, Stage
 
@@ -93,6 +94,7 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         # A ceiling is 7.50, a cost 5: with 13 a second send must wait for the cost of the first, with 24 three may go at once.
         "budget": chance.pick("plan/budget", (None, None, None, None, 13, 24)),
         "windows": chance.pick("plan/windows", ((), (), ((60, 1),), ((60, 2),), ((300, 3), (60, 2)), ((None, 1),))),
+        "lineup": _lineup(chance),
         "fallback": chance.number("plan/fallback") < 0.4,
         "standing": [what for what in ("resend_unknown", "next_after_charged")
                      if chance.number(f"plan/{what}") < 0.12],
@@ -101,6 +103,15 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "exclusive": not echo and chance.number("plan/exclusive") < 0.5,
         "world": {"echo": echo, "history_lag_s": lag_s, "faults": _faults(chance)},
     }  # fmt: skip
+
+
+def _lineup(chance: Chance) -> tuple[str, str]:
+    """Who makes the pictures of the first target, and who those of the fallback."""
+    others = [one.name for one in registry.REGISTERED if one.name != "polza"]
+    if not others or chance.number("plan/lineup") < 0.55:
+        return "polza", "polza"
+    first, second = (chance.pick(f"plan/lineup {n}", ("polza", *others)) for n in (1, 2))
+    return first, second
 
 
 def _faults(chance: Chance) -> dict[str, float]:

@@ -10,6 +10,9 @@ from typing import Any
 
 from .faults import Spec
 
+# A header that no provider knows: the caller's id of a send, for judging those whose contract has no field for it.
+MARK = "x-sandbox-correlation"
+
 
 class Limit(StrEnum):
     """Why the provider itself will not take a submission."""
