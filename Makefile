@@ -10,7 +10,7 @@ TEST_ENV := DEMO=1 AI_PROVIDER= AI_API_KEY= POLZA_API_KEY= AI_BASE_URL= POLZA_BA
 
 help:
 	@echo "make run      start the desk: database, sandbox, workers, web; prints the address and the accounts"
-	@echo "make test     all tests"
+	@echo "make test     the tests; WHOLE=1 with every case of what is tried exhaustively"
 	@echo "make check    lint, types, imports, migrations, pure tests"
 	@echo "make fmt      format and fix what can be fixed"
 	@echo "make bench    all benchmarks, quickly"
@@ -57,8 +57,9 @@ run: setup
 	@DEMO=1 exec $(PY) manage.py demo --with-parent
 
 # Two at a time: half of the tests wait for processes. A file's tests stay together, as some share a sandbox.
+# Of what is tried exhaustively a run takes a share, another each time; WHOLE=1 takes all.
 test: setup
-	@$(TEST_ENV) $(PYTEST) -n 2 --dist loadfile
+	@$(TEST_ENV) $(PYTEST) -n 2 --dist loadfile $(if $(WHOLE),--whole)
 
 pure: setup
 	@$(TEST_ENV) $(PYTEST) -q -m pure

@@ -7,6 +7,7 @@ settings start through studio/embedded.py.
 from __future__ import annotations
 
 import os
+import random
 
 import hypothesis
 import pytest
@@ -40,8 +41,39 @@ _DATABASE_FIXTURES = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier: flow is said by the test's module, database is seen, pure is the rest."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole", action="store_true", help="all cases of what is tried exhaustively, not a share"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("whole"):
+        _leave_to_other_runs(config, items)
+    _mark_tiers(items)
+
+
+def _leave_to_other_runs(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the tests marked `share(n)`, each run takes about one in n, by the seed that pytest-randomly prints: another share
+    the next time, the same again with that seed. Named by its id, a test always runs."""
+    seed = getattr(config.option, "randomly_seed", 0)
+    named = {argument for argument in config.args if "::" in argument}
+    left = []
+    for item in items:
+        mark = item.get_closest_marker("share")
+        asked = any(item.nodeid.startswith(argument) for argument in named)
+        if mark is not None and not asked:
+            dice = random.Random(f"{seed} {item.nodeid}")
+            if dice.randrange(mark.args[0]):
+                left.append(item)
+    if left:
+        gone = {id(item) for item in left}
+        items[:] = [item for item in items if id(item) not in gone]
+        config.hook.pytest_deselected(items=left)
+
+
+def _mark_tiers(items: list[pytest.Item]) -> None:
+    """Flow is said by the test's module, database is seen, pure is the rest."""
     for item in items:
         if item.get_closest_marker("flow"):
             continue

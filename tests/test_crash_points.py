@@ -125,6 +125,7 @@ FATES = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fault", FATES)
 def test_a_kill_at_the_end_of_a_send_leaves_every_charge_as_a_file_or_a_case(
     make: Make, fault: str

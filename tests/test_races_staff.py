@@ -397,6 +397,7 @@ def people(two: Two) -> tuple[User, User]:
     return anna, boris
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_of_two_at_once_comes_what_comes_of_one_after_the_other(
     two: Two, people: tuple[User, User], stage: Stage
@@ -428,6 +429,7 @@ def test_of_two_at_once_comes_what_comes_of_one_after_the_other(
         assert told_too_late == TOO_LATE[stage.make.__name__]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_double_click_is_one_click_wherever_the_first_stands(
     two: Two, people: tuple[User, User], stage: Stage
