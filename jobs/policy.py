@@ -158,7 +158,11 @@ def decide(*, job: JobView, rules: Rules, rng: random.Random) -> Decision:
         _deliver(job, decision, fitting[0])
     elif movable:
         _move(job, decision, step=step, blocked_by=blocking)
-    elif job.state is JobState.PENDING and (kind := _for_a_person(job, decision)) is not None:
+    elif (
+        job.state is JobState.PENDING
+        and not job.decided_by_person
+        and (kind := _for_a_person(job, decision)) is not None
+    ):
         # An earlier send, released as free, turned out otherwise: nothing is sent while a person looks.
         decision.state, decision.reason = JobState.MANUAL, kind
     return decision

@@ -546,3 +546,9 @@ def test_a_row_at_which_three_lanes_died_is_set_aside_and_still_blocks() -> None
     decision = meant(job(task(TaskState.ACCEPTED, deaths=3)))
     assert (decision.state, opened(decision)) == (JobState.MANUAL, [CaseKind.POISON])
     assert decision.release == []
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.ACTIVE, JobState.MANUAL])
+def test_what_a_person_has_decided_is_moved_by_no_case(state: JobState) -> None:
+    cases = frozenset({(CaseKind.CONFLICT, None)})
+    assert meant(job(state=state, decided_by_person=True, open_cases=cases)).state is None

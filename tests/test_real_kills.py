@@ -119,6 +119,7 @@ def disturb(desk: RealDesk, step: str, *, freeze_s: float | None = None) -> None
 
 
 @pytest.mark.condition("R56")
+@pytest.mark.share(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_lane_killed_at_any_step_pays_once_and_keeps_the_picture(
     tmp_path: Path, step: str
