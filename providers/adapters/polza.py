@@ -7,16 +7,23 @@ numbers, strings or missing, always roubles; a verdict may come with the first a
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
+from providers.adapters.reading import (
+    LONGEST_TEXT,
+    data_uri,
+    error_of,
+    file_in,
+    good,
+    money,
+    one_id,
+    parse,
+)
 from providers.classify import Meaning, Rules, classify
 from providers.contract import (
     Accepted,
@@ -39,12 +46,11 @@ from providers.contract import (
     Request,
     Running,
     Verdict,
+    Webhooks,
 )
-from providers.redaction import redact_text, sanitise
+from providers.redaction import sanitise
 
 PAGE_SIZE = 100
-_LONGEST_ID = 200
-_LONGEST_TEXT = 200_000
 _RUNNING = frozenset({"pending", "processing", "queued", "running"})
 _OUTCOMES = {
     "completed": "completed",
@@ -55,9 +61,6 @@ _OUTCOMES = {
 # An id in a body that was cut in the middle, or that is not quite JSON.
 _ID = re.compile(r'"id"\s*:\s*"((?:aig|gen)_[A-Za-z0-9_-]{1,190})"')
 _INLINE = frozenset({"b64_json", "base64"})
-_SHORTEST_FILE = 92  # characters of base64: the smallest PNG there can be
-_DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}", re.ASCII)
-_DATA_URI = re.compile(r"data:[\w/+.-]*(?:;[\w=.-]+)*;base64,", re.IGNORECASE)
 
 RULES = Rules(
     sure={
@@ -111,6 +114,7 @@ class Polza(Adapter):
     sandbox_key = "pza_sandbox_demo"
     retention_s = 7 * 86_400.0
     missing_grace_s = 3600.0
+    webhooks = Webhooks.UNSIGNED  # `callBackUrl`, of which the documents tell nothing but the name
 
     def authorisation(self, account: Account, token: str = "") -> Mapping[str, str]:
         return {"authorization": f"Bearer {account.key}"}
@@ -141,7 +145,7 @@ class Polza(Adapter):
             if found and (answer.status is None or 200 <= answer.status < 300):
                 return Accepted(found[1])
             return classify(answer, rules=_rules(answer))
-        document = _parse(answer.body)
+        document = parse(answer.body)
         if 200 <= answer.status < 300:
             provider_id = _task_id(document)
             if provider_id is None and not isinstance(document, dict):
@@ -170,7 +174,7 @@ class Polza(Adapter):
     def read_poll(self, answer: Answer | NoAnswer) -> Verdict | Running | PollTrouble:
         if isinstance(answer, NoAnswer):
             return PollTrouble(answer.reason, answer.status)
-        document = _parse(answer.body)
+        document = parse(answer.body)
         if 200 <= answer.status < 300 and isinstance(document, dict):
             verdict = _verdict(document, answer, _task_id(document))
             if verdict is not None:
@@ -206,7 +210,7 @@ class Polza(Adapter):
         )
 
     def read_history(self, answer: Answer) -> HistoryPage:
-        document = _good(answer)
+        document = good(answer)
         items, meta = document.get("items"), document.get("meta")
         if not isinstance(items, list):
             raise ValueError("the history answer has no items")  # noqa: TRY004 - the contract's error
@@ -226,20 +230,20 @@ class Polza(Adapter):
 
     def read_receipt(self, answer: Answer) -> Receipt:
         """Final only with a final status and a cost: a price beside `pending` proves nothing, nor does silence."""
-        document = _good(answer)
+        document = good(answer)
         status = _word(document)
         if not status:
             raise ValueError("the receipt has no status")
-        cost = _money(document.get("clientCost"))
+        cost = money(document.get("clientCost"))
         if cost is None:
-            cost = _money(document.get("cost"))
+            cost = money(document.get("cost"))
         return Receipt(final=status in _OUTCOMES and cost is not None, status=status, cost=cost)
 
     def balance(self, account: Account) -> Call:
         return Call("GET", f"{account.base_url}/balance")
 
     def read_balance(self, answer: Answer) -> Balance:
-        amount = _money(_good(answer).get("amount"), negative=True)
+        amount = money(good(answer).get("amount"), negative=True)
         if amount is None:
             raise ValueError("the balance answer has no amount")
         return Balance(amount, self.currency)
@@ -261,10 +265,10 @@ def _verdict(document: Any, answer: Answer, provider_id: str | None) -> Verdict 
         document.get("clientCost"),
         document.get("cost"),
     )
-    cost = next((money for told in costs if (money := _money(told)) is not None), None)
+    cost = next((paid for told in costs if (paid := money(told)) is not None), None)
     if outcome in ("failed", "cancelled"):
         refusal = classify(answer, rules=RULES)
-        reason, code = _error(document)
+        reason, code = error_of(document)
         return Verdict(
             outcome,
             provider_id,
@@ -281,7 +285,7 @@ def _verdict(document: Any, answer: Answer, provider_id: str | None) -> Verdict 
         "completed",
         provider_id,
         files=files,
-        text=sanitise(content, limit=_LONGEST_TEXT) if isinstance(content, str) else "",
+        text=sanitise(content, limit=LONGEST_TEXT) if isinstance(content, str) else "",
         cost=cost,
         currency=Polza.currency,
         status=word,
@@ -301,21 +305,6 @@ def _bare_refusal(answer: Answer) -> Refusal:
     return refusal
 
 
-def _parse(body: bytes) -> Any:
-    """JSON with exact decimals; None for anything else."""
-    try:
-        return json.loads(body, parse_float=Decimal, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _good(answer: Answer) -> dict[str, Any]:
-    document = _parse(answer.body)
-    if answer.status != 200 or not isinstance(document, dict):
-        raise ValueError(f"HTTP {answer.status} instead of a JSON object")
-    return document
-
-
 def _word(document: Any) -> str:
     status = document.get("status") if isinstance(document, dict) else None
     return sanitise(status.strip().lower(), limit=40) if isinstance(status, str) else ""
@@ -327,25 +316,10 @@ def _task_id(document: Any) -> str | None:
         return None
     inside = document.get("data")
     for place in (document, inside if isinstance(inside, dict) else {}):
-        value = place.get("id")
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value) if abs(value) < 10**30 else None
-        if isinstance(value, str) and 0 < len(value.strip()) <= _LONGEST_ID and value.isprintable():
-            return value.strip()
+        found = one_id(place.get("id"))
+        if found is not None:
+            return found
     return None
-
-
-def _error(document: Mapping[str, Any]) -> tuple[str, str]:
-    error = document.get("error")
-    if isinstance(error, str):
-        return sanitise(redact_text(error), limit=300), ""
-    if not isinstance(error, dict):
-        return "", ""
-    message, code = error.get("message"), error.get("code")
-    return (
-        sanitise(redact_text(message), limit=300) if isinstance(message, str) else "",
-        sanitise(str(code), limit=80) if isinstance(code, str | int) else "",
-    )
 
 
 def _files(document: Mapping[str, Any]) -> tuple[FileRef, ...]:
@@ -358,7 +332,7 @@ def _walk_files(value: Any, *, depth: int, inline: bool = False) -> Iterator[Fil
     if depth > 4:
         return
     if isinstance(value, str):
-        file = _file(value, inline=inline)
+        file = file_in(value, inline=inline)
         if file is not None:
             yield file
     elif isinstance(value, list):
@@ -381,46 +355,8 @@ def _walk_files(value: Any, *, depth: int, inline: bool = False) -> Iterator[Fil
                 yield from _walk_files(value[name], depth=depth + 1, inline=name in _INLINE)
 
 
-def _file(text: str, *, inline: bool) -> FileRef | None:
-    """An address, or bytes in base64. Without a data URI or a name that says so (`inline`) only a long text is taken for
-    bytes: "done" and a bare id are base64 as well."""
-    text = text.strip()
-    if text.startswith("//"):
-        text = f"https:{text}"
-    if text[:8].lower().startswith(("https://", "http://")):
-        return FileRef(url=text) if len(text) <= 4096 else None
-    head = _DATA_URI.match(text)
-    if head is None and not inline and len(text) < _SHORTEST_FILE:
-        return None
-    try:
-        data = base64.b64decode(text[head.end() if head else 0 :], validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return FileRef(data=data) if data else None
-
-
 def _inline(photo: Photo) -> dict[str, str]:
-    encoded = base64.b64encode(photo.path.read_bytes()).decode("ascii")
-    return {"type": "base64", "data": f"data:{photo.media_type};base64,{encoded}"}
-
-
-def _money(value: Any, *, negative: bool = False) -> Decimal | None:
-    """A finite amount told as number or decimal string; None for anything else, and for a negative cost.
-
-    "7,84" is 7.84; "1,234" may be either of two amounts, so it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        return None
-    text = str(value).strip()
-    if _DECIMAL_COMMA.fullmatch(text):
-        text = text.replace(",", ".")
-    try:
-        amount = Decimal("" if "_" in text else text)
-    except (InvalidOperation, ValueError):
-        return None
-    if not amount.is_finite() or amount.adjusted() > 12 or (amount < 0 and not negative):
-        return None
-    return amount
+    return {"type": "base64", "data": data_uri(photo)}
 
 
 def _count(value: Any) -> int | None:
@@ -435,14 +371,14 @@ def _item(item: Any) -> HistoryItem:
     if provider_id is None:
         raise ValueError("a history item has no id")
     model = item.get("model")
-    cost = _money(item.get("cost"))
+    cost = money(item.get("cost"))
     return HistoryItem(
         provider_id=provider_id,
         created_at=_moment(item.get("createdAt", item.get("created"))),
         model=sanitise(model, limit=200) if isinstance(model, str) else "",
         status=_word(item),
         correlation_id=_echo(item),
-        cost=cost if cost is not None else _money(item.get("clientCost")),
+        cost=cost if cost is not None else money(item.get("clientCost")),
     )
 
 
