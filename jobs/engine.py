@@ -9,17 +9,18 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, close_old_connections
 
-from jobs import epoch, lanes, results, spool
+from jobs import answers, epoch, lanes, results, spool
 from jobs.bell import Listener
 from jobs.clock import clock
 from jobs.lane import LaneContext
@@ -28,13 +29,14 @@ from jobs.lifecycle import decide, outcomes, providers
 from jobs.lifecycle.record import Fact, record
 from jobs.lifecycle.recover import hand_back
 from jobs.rules import limits, rules
+from jobs.stages import answers as answered
 from jobs.stages import fetch, health, poll, reconcile, submit
 from providers import registry
 from providers.http import Transport
 
 logger = logging.getLogger(__name__)
 
-ROOM = {"submit": 256, "poll": 512, "fetch": 24, "look": 100, "receipt": 32, "health": 8}
+ROOM = {"submit": 320, "poll": 512, "fetch": 24, "look": 100, "receipt": 32, "health": 8}
 GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
 SWEEP_S = 5.0
@@ -42,6 +44,8 @@ SWEEP_S = 5.0
 _SELDOM = frozenset({"look", "receipt", "health"})
 SELDOM_S = 1.0
 SPOOL_AFTER_S = 2.0
+# What goes on while calls end that began before: nothing that sends.
+_BESIDE = ("poll", "fetch", "look", "receipt", "health")
 
 
 _ONE_BY_ONE: dict[str, tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Fact]]]] = {
@@ -63,6 +67,8 @@ class Engine:
         self.stop = stop
         self.facts: asyncio.Queue[tuple[Fact, Callable[[], None] | None]] = asyncio.Queue()
         self.at_work: dict[str, set[asyncio.Task[None]]] = {name: set() for name in ROOM}
+        self.answering: set[asyncio.Task[None]] = set()  # sends whose answer is the result
+        self.files_done: set[UUID] = set()  # answers that go once their facts are recorded
         self.wake = asyncio.Event()
         self.rng = random.Random()  # noqa: S311  jitter
         self.last_sweep = self.last_beat = self.last_seldom = float("-inf")
@@ -74,12 +80,17 @@ class Engine:
             while not self.stop.is_set() and self.lane.clock.boot() < until:
                 await self._pass(tuple(ROOM))
                 await self._rest()
-            # The slice is over: sends and downloads under way end by their own deadlines, polls go on beside them.
-            until += self.lane.limits.post_deadline_s
+            # The slice is over: sends and downloads under way end by their own deadlines, all else goes on beside them.
+            until += self._longest_call_s()
             while not self.stop.is_set() and self._long_calls() and self.lane.clock.boot() < until:
-                await self._pass(("poll",))
+                await self._pass(_BESIDE if self.answering else ("poll",))
                 await self._rest()
             await self._drain()
+        except Exception:
+            # Another run holds the slot, or a fault of ours. What was paid for comes in all the same, and is recorded.
+            if self.answering:
+                await asyncio.wait(self.answering, timeout=self._longest_call_s())
+            raise
         finally:
             await self._give_up_acts()
             await self.facts.join()
@@ -115,7 +126,12 @@ class Engine:
                 sends, not_armed = await lane.db(submit.claim_and_arm, lane, free)
                 for fact in not_armed:
                     self._learned(fact)
-                acts = [self._submit(send) for send in sends]
+                acts = [self._submit(send) for send in sends if not send.answers_with_result]
+                for send in sends:
+                    if send.answers_with_result:
+                        task = self._start(name, self._submit(send))
+                        self.answering.add(task)
+                        task.add_done_callback(self.answering.discard)
             case "look":
                 lost = await lane.db(reconcile.claim_looks, lane, free)
                 acts = [self._many(reconcile.look(lane, *one)) for one in lost]
@@ -129,7 +145,13 @@ class Engine:
             self._start(name, act_of_one)
 
     async def _submit(self, send: submit.Send) -> None:
-        fact, refusal = await submit.act(self.lane, send)
+        try:
+            fact, refusal = await submit.act(self.lane, send)
+        finally:
+            if send.file is not None:
+                send.file.close()
+        if send.file_done:
+            self.files_done.add(fact.task_id)
         self._learned(
             fact, None if refusal is None else lambda: submit.note_refusal(self.lane, send, refusal)
         )
@@ -143,10 +165,11 @@ class Engine:
         for fact in await act:
             self._learned(fact)
 
-    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self.at_work[name].add(task)
         task.add_done_callback(lambda done: self._ended(name, done))
+        return task
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self.at_work[name].discard(task)
@@ -172,6 +195,7 @@ class Engine:
                 logger.exception("engine.recorder")
                 try:
                     await asyncio.to_thread(spool.put, [fact for fact, _ in batch])
+                    await self._drop_answers([fact for fact, _ in batch])
                 except OSError:
                     # Neither database nor disk: keep them in memory, and send nothing more until they are somewhere.
                     logger.exception("engine.spool")
@@ -182,6 +206,12 @@ class Engine:
             for _ in batch:
                 self.facts.task_done()
             self.wake.set()
+
+    async def _drop_answers(self, recorded: Iterable[Fact]) -> None:
+        """These facts are in the database, or on the disk."""
+        if done := self.files_done & {fact.task_id for fact in recorded}:
+            self.files_done -= done
+            await asyncio.to_thread(answers.drop, done)
 
     async def _record(self, batch: list[tuple[Fact, Callable[[], None] | None]]) -> None:
         """Ids before everything else. When the database stays away, the facts go to the disk."""
@@ -208,8 +238,10 @@ class Engine:
                 await self.lane.db(close_old_connections)
                 if self.lane.clock.boot() >= give_up_at:
                     await asyncio.to_thread(spool.put, facts)
+                    await self._drop_answers(facts)
                     return
                 await asyncio.sleep(TICK_S)
+        await self._drop_answers(facts)
         try:
             beside = [note for fact, note in batch if fact.refusal_class is None and note]
             await self.lane.db(self._decide, touched, beside, facts)
@@ -240,16 +272,21 @@ class Engine:
                 self.stop.set()
                 raise FencedError
             self.last_beat = boot
-        if boot - self.last_sweep >= SWEEP_S:
-            await self.lane.db(self._sweep)
+        if boot - self.last_sweep >= SWEEP_S and await self.lane.db(self._sweep):
             self.last_sweep = boot
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> bool:
+        """False: there is more of it, and the next pass goes on."""
         now = self.lane.clock.now()
-        touched = spool.replay(host=self.lane.host, now=now)
+        live = lanes.live_runs(now) | {self.lane.run_id}
+        replayed = answered.replay(self.lane, live=live, now=now)
+        touched = replayed.touched
+        touched |= spool.replay(host=self.lane.host, now=now, clear=replayed.all_read)
         epoch.check(now=now)
-        touched |= reconcile.sweep(self.lane)
-        self._decide(touched, [])
+        if not replayed.more:
+            touched |= reconcile.sweep(self.lane)
+        self._decide(touched, [], replayed.facts)
+        return not replayed.more
 
     async def _rest(self) -> None:
         with_deadline = asyncio.timeout(TICK_S)
@@ -263,8 +300,19 @@ class Engine:
     def _long_calls(self) -> bool:
         return bool(self.at_work["submit"] or self.at_work["fetch"])
 
+    def _longest_call_s(self) -> float:
+        """Of any provider that this lane reaches."""
+        limits = self.lane.limits
+        reached = [limits.call_deadline_s(registry.adapter(name)) for name in self.lane.accounts]
+        return max([limits.post_deadline_s, *reached])
+
     async def _drain(self) -> None:
-        """Nothing new is claimed; the calls under way may end, bounded."""
+        """Nothing new is claimed; the calls under way may end, bounded. Where the answer is the result, it is waited for up to
+        the call's own deadline, and the lane does its other work meanwhile."""
+        until = self.lane.clock.boot() + self._longest_call_s()
+        while self.answering and self.lane.clock.boot() < until:
+            await self._pass(_BESIDE)
+            await self._rest()
         left = [task for tasks in self.at_work.values() for task in tasks]
         if left:
             await asyncio.wait(left, timeout=settings.LANE_DRAIN_SEC)

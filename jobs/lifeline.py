@@ -6,7 +6,8 @@ process whose parent died: SIGKILL, or SIGTERM for a worker with a lane in it, w
 
 Bounds of a stop, in seconds after the pull, all derived from LANE_DRAIN_SEC so that with 5.5 the whole takes less than 15:
 a lane drains for LANE_DRAIN_SEC, ends itself at `lane_limit_s()`, the sentinel kills what is left at `sentinel_limit_s()`,
-main the sentinel at `main_limit_s()`.
+main the sentinel at `main_limit_s()`. Where a provider's answer is the result itself, each bound is later by
+LANE_ANSWERS_SEC: as long as such a call may take. A stop that finds none under way takes no longer for it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 def lane_limit_s() -> float:
-    return float(settings.LANE_DRAIN_SEC) + 6
+    return _drain_s() + 6
 
 
 def sentinel_limit_s() -> float:
-    return float(settings.LANE_DRAIN_SEC) + 7.5
+    return _drain_s() + 7.5
 
 
 def main_limit_s() -> float:
-    return float(settings.LANE_DRAIN_SEC) + 9
+    return _drain_s() + 9
+
+
+def _drain_s() -> float:
+    return float(settings.LANE_DRAIN_SEC + settings.LANE_ANSWERS_SEC)
 
 
 class Lifeline:

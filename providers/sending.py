@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from providers.contract import Answer, NoAnswer
 
@@ -20,11 +20,24 @@ class FencedError(Exception):
     """The moment after which nothing may be sent has passed."""
 
 
+class Sink(Protocol):
+    """Where the body of an answer goes instead of into the memory of many calls at once. It raises nothing: what a disk does
+    not take, the sink keeps."""
+
+    async def open(self, status: int, headers: Mapping[str, str]) -> None: ...
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def complete(self) -> None:
+        """The last byte is here. Returns once all of it outlives this machine's fall."""
+
+
 @dataclass(slots=True)
 class Sending:
     """How far a paid POST has come; readable at any moment, also after a cancellation.
 
-    `headers_started` False proves that no byte of the request left. `answer` is set as soon as it is complete.
+    `headers_started` False proves that no byte of the request left. `answer` is set as soon as it is complete. With a `sink`
+    the body is there, and empty here, whether or not it is complete.
     """
 
     headers_started: bool = False
@@ -33,6 +46,7 @@ class Sending:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     answer: Answer | None = None
+    sink: Sink | None = None
 
     def so_far(self, reason: str, *, ours: bool = False) -> Answer | NoAnswer:
         """What is known now: the complete answer, or what had arrived when `reason` ended the call."""
