@@ -44,7 +44,7 @@ class DeskAdminSite(admin.AdminSite):
     site_url = None
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from jobs.admin import failures, files, handover, holds, streams, trail
+        from jobs.admin import comparison, failures, files, handover, holds, streams, trail
 
         own: list[URLPattern | URLResolver] = [
             path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
@@ -56,6 +56,12 @@ class DeskAdminSite(admin.AdminSite):
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
             path("stream/", self.admin_view(streams.dashboard), name="desk_stream"),
             path("failures/", self.admin_view(failures.page), name="desk_failures"),
+            path("comparison/", self.admin_view(comparison.page), name="desk_comparison"),
+            path(
+                "comparison/sheet/",
+                self.admin_view(comparison.sheet),
+                name="desk_comparison_sheet",
+            ),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
             path("trail/", self.admin_view(trail.page), name="desk_trail"),

@@ -11,7 +11,7 @@ from jobs.lifecycle.errors import Refused
 from jobs.panel import AccountView, reached
 from providers import asking, registry
 from providers.contract import Account as Reached
-from providers.contract import Adapter, Answer, Balance, NoAnswer
+from providers.contract import Adapter, Answer, Balance, NoAnswer, NotToldError
 from providers.http import Transport
 
 DEADLINE_S = 15.0
@@ -22,7 +22,7 @@ class Unread(Exception):  # noqa: N818  an answer to show people, not a fault
 
 
 def read(provider: str, fingerprint: str) -> Balance | None:
-    """None: the provider has no such call. Raises Unread. No transaction may be open: it may take its deadline."""
+    """None: the provider has no such call, or the account no balance in money. Raises Unread. No transaction may be open: it may take its deadline."""
     found = reached(provider, fingerprint)
     if found is None:
         raise Unread(_("no key is set for it"))
@@ -34,6 +34,8 @@ def read(provider: str, fingerprint: str) -> Balance | None:
         raise Unread(_("no answer: %(why)s") % {"why": answer.reason})
     try:
         return adapter.read_balance(answer)
+    except NotToldError:
+        return None
     except ValueError as error:
         raise Unread(_("not told (HTTP %(status)s)") % {"status": answer.status}) from error
 

@@ -10,11 +10,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  Django's own names
 from django.db import DatabaseError, connections
+from django.http.request import split_domain_port, validate_host
 
 from providers import registry
 
@@ -58,7 +60,7 @@ def _queue_times(queue: Mapping[str, Any]) -> Iterator[CheckMessage]:
     workers, timeout = queue.get("workers") or 1, queue.get("timeout") or 0
     slice_s = (
         settings.LANE_SLICE_SEC
-        + max(settings.POST_DEADLINE_SEC, settings.LANE_DRAIN_SEC)
+        + max(settings.POST_DEADLINE_SEC, settings.LANE_ANSWERS_SEC, settings.LANE_DRAIN_SEC)
         + MARGIN_S
     )
     if timeout < slice_s:
@@ -229,6 +231,22 @@ def job_timeout(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list
             f"WORKER_JOB_TIMEOUT_SEC is {timeout_s:g}: jobs would show as late that are still polled.",
             hint=f"Set at least POLL_DEADLINE_SEC + 60 = {least_s:g}.",
             id="desk.E041",
+        )
+    ]
+
+
+@register()
+def webhooks_are_let_in(
+    app_configs: Sequence[AppConfig] | None, **_kwargs: Any
+) -> list[CheckMessage]:
+    host = urlsplit(settings.PUBLIC_URL).netloc
+    if not settings.WEBHOOKS or validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
+        return []
+    return [
+        Error(
+            f"ALLOWED_HOSTS does not have PUBLIC_URL's host {host}: every webhook would be refused.",
+            hint="Add the host to ALLOWED_HOSTS, or empty WEBHOOKS.",
+            id="desk.E042",
         )
     ]
 

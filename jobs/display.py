@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
 from django.utils.translation import get_language_bidi, gettext_lazy, pgettext_lazy
 from django.utils.translation import gettext as _
 
-from jobs.models import Case, ProviderTask
+from jobs.models import Case, ProviderTask, Result
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from providers.contract import Charge
 from providers.models import in_words
@@ -101,6 +102,13 @@ UNKNOWN_YET = Look(gettext_lazy("unknown yet"), "circle-dashed", "outline")
 TARGET_STOPPED = Look(gettext_lazy("stopped"), "octagon-pause", "amber")
 TARGET_OFF = Look(gettext_lazy("switched off by staff"), "ban", "grey")
 
+# What staff think of a result, in the order of the keys 1 to 3.
+RATINGS: Mapping[str, Look] = {
+    Result.Rating.GOOD: Look(pgettext_lazy("result", "good"), "circle-check", "green"),
+    Result.Rating.USABLE: Look(pgettext_lazy("result", "usable"), "circle-dot", "amber"),
+    Result.Rating.BAD: Look(pgettext_lazy("result", "bad"), "circle-x", "red"),
+}
+
 # How a case was ended: resolutions that verbs write.
 RESOLUTIONS: Mapping[str, Words] = {
     "evidence": gettext_lazy("settled by evidence"),
@@ -127,7 +135,9 @@ EVENTS: Mapping[str, Look] = {
     "unsent": Look(gettext_lazy("Nothing was sent"), "ban", "grey"),
     "lost": Look(gettext_lazy("Answer lost, outcome unknown"), "circle-help", "violet"),
     "found": Look(gettext_lazy("Found in the provider's history"), "radar", "green"),
+    "found_by_webhook": Look(gettext_lazy("Found by the provider's webhook"), "radar", "green"),
     "absent": Look(gettext_lazy("Proven: the provider never had it"), "radar", "green"),
+    "hinted": Look(gettext_lazy("The provider says that there is news"), "bell", "grey"),
     "status_word": Look(gettext_lazy("The provider used a new status word"), "info", "grey"),
     "poll_trouble": Look(gettext_lazy("A poll told nothing"), "triangle-alert", "grey"),
     "stored": Look(gettext_lazy("File stored"), "arrow-down-to-line", "green"),
@@ -158,6 +168,8 @@ EVENTS: Mapping[str, Look] = {
     "refunded": Look(gettext_lazy("Charge refunded"), "undo-2", "green"),
     "edited": Look(gettext_lazy("Retried with another prompt or target"), "pencil", "blue"),
     "delivered_instead": Look(gettext_lazy("A result was chosen and delivered"), "image", "green"),
+    "rated": Look(gettext_lazy("Rated"), "gauge", "grey"),
+    "rating_removed": Look(gettext_lazy("Rating taken back"), "undo-2", "grey"),
     "poll_asked": Look(gettext_lazy("Asked to poll now"), "refresh-cw", "grey"),
     "id_attached": Look(gettext_lazy("Provider id attached"), "link", "blue"),
     "adopted": Look(gettext_lazy("Adopted from the provider's history"), "link", "blue"),
@@ -268,6 +280,8 @@ def event_detail(kind: str, data: Mapping[str, Any]) -> str:
             parts.append(str(value))
     if (cost := data.get("cost")) is not None and "money" not in data:
         parts.append(_plain_amount(str(cost)))
+    if kind == "rated" and data.get("after") in RATINGS:
+        parts.append(str(RATINGS[data["after"]].word))
     if status := data.get("status"):
         parts.append(f"HTTP {status}" if isinstance(status, int) else str(status))
     if wait_s := data.get("wait_s"):
@@ -298,12 +312,43 @@ def about(amount: Decimal, currency: str) -> str:
     return f"≈{_NBSP}{money(amount, currency)}"
 
 
+def own(amount: Decimal | None, currency: str) -> str:
+    """The amount in the studio's currency, by the owner's rate: `≈ 0.28 ₽`; "" where it is in that currency or no rate is set."""
+    if amount is None or currency == settings.CURRENCY:
+        return ""
+    rate = settings.CURRENCY_RATES.get(currency)
+    return "" if rate is None else about(amount * rate, settings.CURRENCY)
+
+
+def both(amount: Decimal | None, currency: str, *, estimate: bool = False) -> str:
+    """In its own currency, and beside it in the studio's: `0.0030 $ (≈ 0.28 ₽)`."""
+    first = money(amount, currency) if amount is None or not estimate else about(amount, currency)
+    beside = own(amount, currency)
+    return f"{first} ({beside})" if beside else first
+
+
 def totals(sums: Mapping[str, Decimal]) -> str:
     """Sums by currency in one line, currencies never mixed."""
-    return (
-        " + ".join(money(amount, currency) for currency, amount in sorted(sums.items()) if amount)
-        or ""
+    return " + ".join(both(amount, currency) for currency, amount in sorted(sums.items()) if amount)
+
+
+def in_one(sums: Mapping[str, Decimal]) -> str:
+    """For narrow places: what has a rate as one amount of the studio's currency, the rest apart."""
+    rates = settings.CURRENCY_RATES
+    rest = {name: amount for name, amount in sums.items() if amount and name not in rates}
+    known = sum(
+        (amount * rates[name] for name, amount in sums.items() if name in rates), Decimal(0)
     )
+    exact = not any(
+        amount for name, amount in sums.items() if name in rates and name != settings.CURRENCY
+    )
+    first = (money if exact else about)(known, settings.CURRENCY) if known else ""
+    return " + ".join(filter(None, [first, totals(rest)]))
+
+
+def percent(part: float, whole: float) -> str:
+    """`70 %`; "—" of nothing."""
+    return "—" if not whole else f"{number_format(round(100 * part / whole), 0)}{_NBSP}%"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -181,6 +181,23 @@ def free_killed() -> int:
             freed += free(run_id=run_id)
             _remove(path)
     return freed
+
+
+def lives_here(run_id: UUID, *, live: Collection[UUID]) -> bool:
+    """Whether the process of a run of this machine lives: by its mark, also where it was fenced or stood still, so that it
+    is in `live` (the runs that beat) no more; by its beats where it left no mark."""
+    if run_id in _held_here:
+        return True
+    try:
+        file = (_marks() / str(run_id)).open("r+b")
+    except OSError:
+        return run_id in live
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 # --- is there anything to do ------------------------------------------------------------------------------------------

@@ -21,12 +21,13 @@ from django.utils.translation import gettext as _
 
 from jobs import rooms
 from jobs.models import ProviderTask
+from jobs.smoke import Check, from_plain
 from jobs.states import TaskState
 from providers import registry
 from providers.contract import Account as Reached
 from providers.contract import Charge
 from providers.health import Gate, Health
-from providers.models import Account, Target, in_words, one_word
+from providers.models import Account, SmokeRun, Target, in_words, one_word
 from providers.word import Told, Usage, Word, word
 
 OUTCOMES_OF = timedelta(hours=1)
@@ -115,6 +116,16 @@ class ModelView:
         return in_words(self.told, now=now)
 
 
+@dataclass(frozen=True, slots=True)
+class SmokeView:
+    """The last proof of the account's contract that came to its end. `failed`: what each check found that failed."""
+
+    ok: bool
+    ended_at: datetime
+    real: bool
+    failed: tuple[Check, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountView:
     """`key_set`: the settings hold its key. `used`: something was sent with it. `limit`: the most in flight there."""
@@ -135,6 +146,7 @@ class AccountView:
     accepted_at: datetime | None
     alerts_silenced: bool
     models: tuple[ModelView, ...]
+    smoke: SmokeView | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +181,7 @@ class Panel:
 
 
 def read(*, now: datetime, counts: bool = True) -> Panel:
-    """`counts` False leaves out outcomes, spending and money at risk (three questions less)."""
+    """`counts` False leaves out outcomes, spending, money at risk and smoke runs (four questions less)."""
     late = now - timedelta(seconds=settings.POLL_DEADLINE_SEC)
     accounts = list(_accounts())
     ids = [account.pk for account in accounts]
@@ -182,6 +194,7 @@ def read(*, now: datetime, counts: bool = True) -> Panel:
         outcomes=_outcomes(ids, now) if counts else {},
         spent=_spent(ids, now) if counts else {},
         at_risk=_at_risk(late) if counts else {},
+        smokes=_smokes(ids) if counts else {},
     )
     shown = sorted((_account(one, known) for one in accounts), key=lambda one: not one.key_set)
     return Panel(
@@ -204,6 +217,7 @@ class _Known:
     outcomes: Mapping[tuple[int, int], Outcomes]
     spent: Mapping[int, Mapping[str, Decimal]]
     at_risk: Mapping[int, Decimal]
+    smokes: Mapping[int, SmokeView]
 
 
 def _accounts() -> Any:
@@ -282,6 +296,18 @@ def _at_risk(late: datetime) -> dict[int, Decimal]:
     return dict(rows)
 
 
+def _smokes(ids: list[int]) -> dict[int, SmokeView]:
+    ended = SmokeRun.objects.filter(account__in=ids, ended_at__isnull=False, ok__isnull=False)
+    rows = ended.order_by("account", "-at").distinct("account")
+    return {
+        run.account_id: SmokeView(
+            bool(run.ok), run.ended_at or run.at, run.real,
+            tuple(check for check in from_plain(run.checks) if check.ok is False),
+        )
+        for run in rows
+    }  # fmt: skip
+
+
 # --- putting together -------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +344,7 @@ def _account(account: Any, known: _Known) -> AccountView:
         accepted_at=account.last_accepted_at,
         alerts_silenced=account.alerts_silenced,
         models=tuple(models),
+        smoke=known.smokes.get(account.pk),
     )
 
 
@@ -418,7 +445,19 @@ def _plain_account(account: AccountView, now: datetime) -> dict[str, Any]:
         "lasts_s": money.lasts_s,
         "accepted_at": _iso(account.accepted_at),
         "alerts_silenced": account.alerts_silenced,
+        "smoke": _plain_smoke(account.smoke),
         "models": [_plain_model(model, now) for model in account.models],
+    }
+
+
+def _plain_smoke(smoke: SmokeView | None) -> dict[str, Any] | None:
+    if smoke is None:
+        return None
+    return {
+        "ok": smoke.ok,
+        "ended_at": _iso(smoke.ended_at),
+        "real": smoke.real,
+        "failed": [{"finding": check.finding, "words": check.words} for check in smoke.failed],
     }
 
 

@@ -66,6 +66,7 @@ class TaskView:
     missing_long: bool = False
     watch_over: bool = False
     unclear: bool = False  # absence could have been concluded by now and was not
+    spool_clear: bool = True  # what its host keeps on its disk was read since
     deaths: int = 0
 
 
@@ -249,9 +250,14 @@ def _release(job: JobView, task: TaskView, *, rules: Rules) -> Release | None:
             task.charge is Charge.CHARGED or task.receipts_over
         ):
             return Release.STANDING
-        case TaskState.UNKNOWN if task.target_id in job.standing_resend and (
-            _count(job, task.target_id, lambda t: t.released_by == Release.STANDING)
-            < rules.max_retries
+        # The answer may lie on the disk of a host that is away.
+        case TaskState.UNKNOWN if (
+            task.target_id in job.standing_resend
+            and task.spool_clear
+            and (
+                _count(job, task.target_id, lambda t: t.released_by == Release.STANDING)
+                < rules.max_retries
+            )
         ):
             return Release.STANDING
         case _:

@@ -48,6 +48,7 @@ _OPERATOR = _VIEWER | {
     "jobs.cancel_job",
     "jobs.edit_job",
     "jobs.deliver_job",
+    "jobs.rate_result",
     "jobs.poll_providertask",
     "jobs.attach_providertask",
     "jobs.accept_providertask",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 from jobs.policy import Rules
+from providers.contract import Adapter
 
 # A send may start this long after it was armed; then the fence holds it back.
 SEND_WINDOW_S = 10.0
@@ -31,7 +32,13 @@ class Limits:
     exposure_prices: int
     price_ceiling_factor: float
     patience_s: float = 120.0
+    webhook_poll_s: float = 120.0
     fallback_on: frozenset[str] = frozenset()
+    sync_deadline_s: float = 180.0
+
+    def call_deadline_s(self, adapter: Adapter) -> float:
+        """How long a paid call may take in all, from here to the last byte of its answer."""
+        return self.post_deadline_s if adapter.asynchronous else self.sync_deadline_s
 
 
 def rules() -> Rules:
@@ -51,8 +58,10 @@ def limits() -> Limits:
         poll_deadline_s=settings.POLL_DEADLINE_SEC,
         reconcile_interval_s=settings.RECONCILE_INTERVAL_SEC,
         post_deadline_s=settings.POST_DEADLINE_SEC,
+        sync_deadline_s=settings.SYNC_DEADLINE_SEC,
         exposure_prices=settings.EXPOSURE_LIMIT_PRICES,
         price_ceiling_factor=settings.PRICE_CEILING_FACTOR,
         patience_s=settings.JOB_PATIENCE_SEC,
+        webhook_poll_s=settings.WEBHOOK_POLL_SEC,
         fallback_on=settings.FALLBACK_ON,
     )

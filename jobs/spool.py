@@ -46,13 +46,13 @@ def put(facts: Sequence[Fact]) -> None:
         os.close(handle)
 
 
-def replay(*, host: str, now: datetime) -> set[int]:
+def replay(*, host: str, now: datetime, clear: bool = True) -> set[int]:
     """Record what lies in the spool and say so; returns the jobs that need a decision.
 
-    A file that can't be read is set aside (`.bad`) and the host is not called clear: somebody must look.
+    A file that can't be read is set aside (`.bad`) and the host is not called clear: somebody must look. `clear` False: the
+    same holds for what else the host keeps of sends.
     """
     touched: set[int] = set()
-    clear = True
     for path in sorted(_folder().glob("*.json")):
         try:
             fact = from_plain(json.loads(path.read_text(encoding="utf-8")))

@@ -30,7 +30,7 @@ from jobs.clock import clock
 from jobs.lifecycle import alerts, batches, bulk
 from jobs.lifecycle import statement as statements
 from jobs.lifeline import lane_limit_s, lifeline
-from jobs.stages import statement
+from jobs.stages import smoke, statement
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ def ring_each_minute() -> str:
     for statement_id in statements.left_behind(now=clock.now()):
         statement.start(statement_id)
     _look_after_alerts()
+    _call_for_smoke()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"
 
@@ -143,6 +144,24 @@ def work_bulk() -> str:
         logger.exception("bulk.not_worked")
         return "failed"
     return "worked"
+
+
+def work_smoke() -> str:
+    """Some seconds of smoke runs; the minute's ring calls again as long as one is under way."""
+    try:
+        return f"at {smoke.work()}"
+    except Exception:
+        # What a run has seen is kept in its row; it must stop nothing else.
+        logger.exception("smoke.not_worked")
+        return "failed"
+
+
+def _call_for_smoke() -> None:
+    try:
+        if smoke.due(clock.now()):
+            async_task(smoke.WORK)
+    except Exception:
+        logger.exception("smoke.not_called")
 
 
 def _call_for_bulk_work() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,11 +13,13 @@ from django.db import connection
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from jobs import display, phases, spending
+from jobs import display, phases, spending, split
 from jobs.budgets import Budget, Held, Limit, Period
 from jobs.display import Look
+from jobs.intake import InputError
 from jobs.lifecycle import tenants as verbs
 from jobs.models import ProviderTask, Tenant
+from providers import registry
 from providers.models import Target
 
 NEARLY = Decimal("0.8")
@@ -31,6 +33,19 @@ FROM unnest(%(tenants)s::bigint[]) AS w(id)
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A target of a split and its share in words, of those that are open; "—" for a closed one."""
+
+    target: Target
+    weight: int
+    share: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.target.name} {self.share}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """`held`: why not even a send of the cheapest open target in its currency fits now; `held_by` is that target."""
@@ -42,6 +57,7 @@ class View:
     now: datetime
     held: Held | None = None
     held_by: Target | None = None
+    parts: Sequence[Part] = ()
 
     @property
     def full(self) -> bool:
@@ -63,6 +79,8 @@ class View:
 def views(tenants: Sequence[Tenant], *, now: datetime) -> list[View]:
     """In their order. A handful of statements, however many tenants."""
     waiting = _waiting([tenant.pk for tenant in tenants])
+    in_splits = {pk for tenant in tenants for pk in split.weights(tenant.split)}
+    known = Target.objects.in_bulk(in_splits) if in_splits else {}
     flying = dict(
         ProviderTask.objects.in_flight(now=now, poll_deadline_s=settings.POLL_DEADLINE_SEC)
         .order_by()
@@ -94,9 +112,19 @@ def views(tenants: Sequence[Tenant], *, now: datetime) -> list[View]:
                 now=now,
                 held=held,
                 held_by=by,
+                parts=_parts(tenant, known),
             )
         )  # fmt: skip
     return found
+
+
+def _parts(tenant: Tenant, known: Mapping[int, Target]) -> list[Part]:
+    weights = {known[pk]: n for pk, n in split.weights(tenant.split).items() if pk in known}
+    whole = sum(n for target, n in weights.items() if target.open)
+    return [
+        Part(target, n, display.percent(n, whole) if target.open else "—")
+        for target, n in weights.items()
+    ]
 
 
 def _waiting(tenant_ids: Sequence[int]) -> dict[int, int]:
@@ -123,10 +151,10 @@ def period_words(period: Period) -> str:
 def limit_words(limit: Limit, currency: str) -> str:
     """One line: spent, possible, left."""
     words = {
-        "charged": display.money(limit.spent.charged, currency),
+        "charged": display.both(limit.spent.charged, currency),
         "possible": display.money(limit.spent.possible, currency),
         "most": display.money(limit.most, currency),
-        "left": display.money(abs(limit.left), currency),
+        "left": display.both(abs(limit.left), currency),
     }
     if limit.left < 0:
         return _("%(charged)s spent, %(possible)s possible of %(most)s: over by %(left)s") % words
@@ -147,6 +175,10 @@ def plain(view: View) -> dict[str, Any]:
         "currency": tenant.currency,
         "zone": tenant.zone,
         "default_route": [target.name for target in verbs.default_route(tenant)],
+        "split": [
+            {"target": part.target.name, "weight": part.weight, "open": part.target.open}
+            for part in view.parts
+        ],
         "limits": {
             limit.period.value: {
                 "most": _amount(limit.most),
@@ -164,3 +196,30 @@ def plain(view: View) -> dict[str, Any]:
 def _amount(amount: Decimal) -> str:
     """Without the zeros of the columns."""
     return f"{amount.quantize(Decimal('0.01')) if amount == round(amount, 2) else amount.normalize():f}"
+
+
+# --- the split as people write it -------------------------------------------------------------------------------------
+
+
+def parse_split(lines: Iterable[str]) -> list[dict[str, int]]:
+    """Of `provider:model=weight`, one each, for the verb, which checks the rest. Raises InputError (field `split`)."""
+    parts: list[dict[str, int]] = []
+    for line in filter(None, map(str.strip, lines)):
+        name, _equals, weight = (part.strip() for part in line.rpartition("="))
+        if not name or not weight.isascii() or not weight.isdecimal() or len(weight) > 6:
+            raise InputError(
+                "split", _("“%(text)s” is no part of a split. Write provider:model=70.") % {"text": line}
+            )  # fmt: skip
+        provider, model = registry.split_target(name)
+        target = Target.objects.filter(provider=provider, model=model).first()
+        if target is None:
+            raise InputError("split", _("“%(name)s” is not a target.") % {"name": name})
+        parts.append({"target": target.pk, "weight": int(weight)})
+    return parts
+
+
+def split_lines(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """`provider:model=weight` for each; a target that is gone by its number."""
+    weights = split.weights(parts)
+    found = Target.objects.in_bulk(weights)
+    return [f"{found[pk].name if pk in found else f'#{pk}'}={n}" for pk, n in weights.items()]

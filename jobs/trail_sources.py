@@ -106,6 +106,7 @@ _CASE_EVENTS = ("case_taken", "case_noted", "case_closed")
 # What `before` and `after` of a job's event are values of; of those not named here, its state.
 _CHANGED = {
     "edited": "prompt", "retargeted": "target", "delivered_instead": "result", "written_off": "charge", "refunded": "charge",
+    "rated": "rating", "rating_removed": "rating",
 }  # fmt: skip
 
 

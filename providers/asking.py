@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from providers import tokens
 from providers.contract import (
     Account,
     Adapter,
@@ -11,6 +14,7 @@ from providers.contract import (
     Named,
     NoAnswer,
     PollTrouble,
+    Refusal,
     Running,
     Verdict,
 )
@@ -26,10 +30,59 @@ async def read(
     deadline_s: float,
     retries: int = 0,
 ) -> Answer | NoAnswer:
-    """One read. Never raises for what the network did."""
-    return await transport.read(
-        call, adapter.authorisation(account), deadline_s=deadline_s, retries=retries
-    )
+    """One read. Never raises for what the network did.
+
+    Where the account opens by a token and none is given, the token server's own answer comes back instead. A token that is
+    refused is renewed, and the read repeated, once.
+    """
+    answer: Answer | NoAnswer
+    for last_try in (False, True):
+        headers = await _opened(transport, adapter, account)
+        if isinstance(headers, tokens.Denied):
+            return _denied(headers)
+        answer = await transport.read(call, headers, deadline_s=deadline_s, retries=retries)
+        if last_try or answer.status != 401 or not refused(adapter, account, headers):
+            break
+    return answer
+
+
+async def entry(
+    transport: Transport, adapter: Adapter, account: Account
+) -> Mapping[str, str] | Refusal:
+    """The headers that open the account. A Refusal (always free): it does not open now, so nothing can be sent."""
+    got = await _opened(transport, adapter, account)
+    return got.refusal if isinstance(got, tokens.Denied) else got
+
+
+def refused(adapter: Adapter, account: Account, headers: Mapping[str, str]) -> bool:
+    """The provider answered 401 to these headers: the token in them is dropped, unless another has come meanwhile. Whether
+    there is a token at all, so that asking again can help."""
+    call = adapter.token(account)
+    if call is None:
+        return False
+    token = tokens.stored(adapter, account, call)
+    if token is not None and adapter.authorisation(account, token.value).items() <= headers.items():
+        tokens.drop(adapter, account, call, token)
+    return True
+
+
+async def _opened(
+    transport: Transport, adapter: Adapter, account: Account
+) -> Mapping[str, str] | tokens.Denied:
+    call = adapter.token(account)
+    if call is None:
+        return adapter.authorisation(account)
+    got = await tokens.current(transport, adapter, account, call)
+    return got if isinstance(got, tokens.Denied) else adapter.authorisation(account, got.value)
+
+
+def _denied(denied: tokens.Denied) -> Answer | NoAnswer:
+    """A good answer without a token in it would be taken for one to the read itself."""
+    if isinstance(denied.answer, NoAnswer):
+        return denied.answer
+    if isinstance(denied.answer, Answer) and denied.answer.status >= 300:
+        return denied.answer
+    return NoAnswer(sent=False, reason=denied.refusal.reason, ours=denied.refusal.ours)
 
 
 async def status(

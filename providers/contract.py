@@ -46,6 +46,14 @@ class Charge(StrEnum):
     WRITTEN_OFF = "written_off"
 
 
+class Webhooks(StrEnum):
+    """Whether a provider calls us when a task has ended. What an unsigned call says proves nothing."""
+
+    NONE = "none"
+    UNSIGNED = "unsigned"
+    SIGNED = "signed"
+
+
 class Scope(StrEnum):
     """What a wait or a block applies to: the whole account, or one of its models."""
 
@@ -102,12 +110,16 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One provider reached with one key. `repr` hides the key. `fingerprint` is a short hash of it (see registry)."""
+    """One provider reached with one key. `repr` hides the key. `fingerprint` is a short hash of it (see registry).
+
+    `options`: what the settings say beside it, under the names of `Adapter.options`; only what is set is there.
+    """
 
     provider: str
     base_url: str
     fingerprint: str
     key: str = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 # --- what came back ---------------------------------------------------------------------------------------------------
@@ -166,7 +178,8 @@ class Accepted:
 class Verdict:
     """The provider's last word on a task. `outcome` is completed, failed or cancelled.
 
-    `provider_id` is set where the answer names it. `cost` None means the answer did not tell.
+    `provider_id` is set where the answer names it. `cost` None means the answer did not tell. `free`: it failed in a way
+    that costs nothing by the provider's own documents, so nobody asks for a receipt.
     """
 
     outcome: str
@@ -179,6 +192,7 @@ class Verdict:
     error_code: str = ""
     failure: FailureClass | None = None
     status: str = ""
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +278,10 @@ class Balance:
     currency: str
 
 
+class NotToldError(ValueError):
+    """The account answers well, and has no such thing to tell: the key is good, the provider up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """What opens the account for a while, got with its key."""
@@ -287,10 +305,15 @@ class Adapter(Protocol):
     default_model: str
     default_price: Decimal  # a guess, in `currency`, for a target that is not in the table yet
     key_setting: str  # the environment's name for the key
+    options: tuple[
+        str, ...
+    ] = ()  # what else it reads from the environment: "scope" of gigachat is GIGACHAT_SCOPE
     sandbox_path: str  # below the sandbox's address
     sandbox_key: str  # what the demo shows it
     retention_s: float  # how long results and task states are kept
     missing_grace_s: float  # a 404 for this long becomes a case
+    webhooks: Webhooks = Webhooks.NONE
+    tells_cost: bool = True  # in its answers or receipts
 
     def authorisation(self, account: Account, token: str = "") -> Mapping[str, str]: ...
 
@@ -318,6 +341,14 @@ class Adapter(Protocol):
     def cancel(self, account: Account, named: Named) -> Call | None:
         return None
 
+    def webhook_keys(self, account: Account) -> Call | None:
+        """Where the public keys of its signed webhooks are (see webhooks.py)."""
+        return None
+
+    def read_webhook(self, body: bytes) -> str | None:
+        """The id by which a webhook names its task; None where it names none."""
+        return None
+
     def history(
         self, account: Account, *, since: datetime, until: datetime, page: int
     ) -> Call | None:
@@ -336,6 +367,7 @@ class Adapter(Protocol):
         return None
 
     def read_balance(self, answer: Answer) -> Balance:
+        """NotToldError: a good answer from an account without a balance in money."""
         raise ValueError(f"{self.name} tells no balance")
 
     def token(self, account: Account) -> Call | None:

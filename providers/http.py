@@ -20,6 +20,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import aiohttp
 import httpx
 import tenacity
+from django.conf import settings
 from httpx_aiohttp import AiohttpTransport
 
 from providers.contract import Answer, Call, NoAnswer
@@ -76,7 +77,7 @@ class Transport:
         verify: ssl.SSLContext | None = None,
         read_connections: int = READ_CONNECTIONS,
     ) -> None:
-        self._verify = verify or httpx.create_ssl_context(trust_env=False)
+        self._verify = verify or _trusted()
         self._paid = paid
         self._read_connections = read_connections
         self._reads = reads or AiohttpTransport(
@@ -112,9 +113,30 @@ class Transport:
         `send_not_after` and `boot` are seconds of the same clock, one that also counts while the machine sleeps. At or
         after that moment no header is sent (`sent=False, ours=True`), nor a body after headers (`sent=True`).
         `deadline_s` bounds everything from here to the last byte of the answer. A cancellation passes through; pass
-        `sending` to learn afterwards how far the call had come.
+        `sending` to learn afterwards how far the call had come; with a sink in it, the body is there and nowhere else.
         """
         sending = Sending() if sending is None else sending
+        once = self._send_once(
+            call, account_headers, send_not_after=send_not_after, deadline_s=deadline_s, boot=boot,
+            sending=sending,
+        )  # fmt: skip
+        del call
+        got = await once
+        if sending.sink is not None and sending.answer is not None:
+            # Beyond the deadline, which is the provider's: a slow disk must not make a complete answer none.
+            await sending.sink.complete()
+        return got
+
+    async def _send_once(
+        self,
+        call: Call,
+        account_headers: Mapping[str, str],
+        *,
+        send_not_after: float,
+        deadline_s: float,
+        boot: Callable[[], float],
+        sending: Sending,
+    ) -> Answer | NoAnswer:
         secrets = tuple(account_headers.values())
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -132,6 +154,8 @@ class Transport:
                     "trace": fence(sending, boot=boot, send_not_after=send_not_after),
                 },
             )
+            # Photos are megabytes, and an answer may take minutes: the generator lets them go once they are sent.
+            del call, content
             if boot() >= send_not_after:
                 return _fenced(sending)
             started = loop.time()
@@ -186,9 +210,16 @@ class Transport:
         try:
             sending.status = response.status_code
             sending.headers = _lower(response.headers)
+            sink, size = sending.sink, 0
+            if sink is not None:
+                await sink.open(sending.status, sending.headers)
             async for chunk in response.aiter_bytes():
-                room = MAX_ANSWER_BYTES - len(sending.body)
-                sending.body += chunk[:room]
+                room = MAX_ANSWER_BYTES - size
+                size += len(chunk)
+                if sink is not None:
+                    await sink.write(chunk[:room])
+                else:
+                    sending.body += chunk[:room]
                 if len(chunk) > room:
                     raise TooLargeError
             sending.answer = Answer(sending.status, sending.headers, bytes(sending.body))
@@ -344,6 +375,14 @@ class Transport:
                 with contextlib.suppress(httpx.HTTPError, OSError):
                     await response.aclose()
         raise httpx.TooManyRedirects(f"more than {MAX_REDIRECTS} redirects")
+
+
+def _trusted() -> ssl.SSLContext:
+    """The usual certificates, and those of authorities that the settings add for a provider."""
+    context = httpx.create_ssl_context(trust_env=False)
+    for bundle in settings.PROVIDER_CA_BUNDLES:
+        context.load_verify_locations(bundle)
+    return context
 
 
 class _Narrator(httpx.AsyncBaseTransport):

@@ -374,3 +374,44 @@ class ProviderEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.at:%F %T} {self.kind}"
+
+
+class SmokeRun(models.Model):
+    """One proof of a provider's contract against the provider itself (jobs/smoke.py says what its checks mean).
+
+    Without `ended_at` it is under way or was killed; whoever holds `lease_until` is at it, and after that anyone goes on.
+    `day`: a daily run, of which an account has one a day. `job_id`: the job that paid for it, None for free reads alone.
+    """
+
+    account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="smokes")
+    target = models.ForeignKey(Target, on_delete=models.CASCADE, null=True, related_name="+")
+    at = models.DateTimeField(_("started"))
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    real = models.BooleanField(_("with a real generation"))
+    day = models.DateField(null=True, blank=True)
+    most = models.DecimalField(
+        _("most it may cost"), max_digits=14, decimal_places=6, null=True, blank=True
+    )
+    job_id = models.BigIntegerField(null=True, blank=True)
+    ok = models.BooleanField(_("passed"), null=True, blank=True)
+    checks = models.JSONField(default=list, blank=True)  # [{"name", "ok", "finding", "data"}]
+    seen = models.JSONField(default=dict, blank=True)  # what is known so far, for whoever goes on
+    cost = models.DecimalField(max_digits=20, decimal_places=10, null=True, blank=True)
+    currency = models.CharField(max_length=3, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("smoke run")
+        verbose_name_plural = _("smoke runs")
+        constraints = [
+            models.UniqueConstraint(fields=["account", "day"], name="smoke_once_a_day"),
+        ]
+        indexes = [
+            # The panel: the last one of an account.
+            models.Index(F("account"), F("at").desc(), name="smoke_of_account"),
+            # The minute's ring: what somebody must go on with.
+            models.Index(F("at"), name="smoke_unfinished", condition=Q(ended_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.account} {self.at:%F %T}"

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from providers.adapters.fal import Fal
+from providers.adapters.gigachat import GigaChat
+from providers.adapters.openrouter import OpenRouter
 from providers.adapters.polza import Polza
 from providers.contract import Account, Adapter
 
-REGISTERED: tuple[Adapter, ...] = (Polza(),)
+REGISTERED: tuple[Adapter, ...] = (Polza(), Fal(), OpenRouter(), GigaChat())
 _OWN = {adapter.name: adapter for adapter in REGISTERED}
 
 
@@ -85,6 +88,7 @@ def account(provider: str) -> Account:
         base_url=(base_url or speaks.default_base_url).rstrip("/"),
         fingerprint=fingerprint(key),
         key=key,
+        options=settings.PROVIDER_OPTIONS.get(provider, {}),
     )
 
 

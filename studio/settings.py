@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import sys
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -18,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from providers import registry
+from providers.contract import Webhooks
 
 # Generic classes such as ModelAdmin[Job] are plain classes at run time without this.
 django_stubs_ext.monkeypatch()
@@ -228,6 +230,35 @@ PROVIDER_KEYS = {name: env.str(variable, default="") for name, variable in _KNOW
 PROVIDER_BASE_URLS = {
     name: env.str(f"{name.upper()}_BASE_URL", default="").rstrip("/") for name in _KNOWN
 }
+# What else an adapter reads, such as GIGACHAT_SCOPE; what is not set has the adapter's own default.
+PROVIDER_OPTIONS = {
+    name: {
+        option: value
+        for option in adapter.options
+        if (value := env.str(f"{name.upper()}_{option.upper()}", default=""))
+    }
+    for name, adapter in _speaks.items()
+}
+
+
+def _ca_bundles() -> tuple[Path, ...]:
+    """Certificates of authorities that no system knows, trusted beside the usual ones."""
+    bundles = []
+    for name, options in PROVIDER_OPTIONS.items():
+        if "ca_bundle" in options:
+            bundles.append(Path(options["ca_bundle"]))
+            try:
+                ssl.create_default_context(cafile=bundles[-1])
+            except OSError as error:  # ssl.SSLError is one
+                raise _stop(
+                    f"{name.upper()}_CA_BUNDLE",
+                    f"{bundles[-1]} can't be read ({error}).",
+                    "Name a file of certificates in PEM form.",
+                ) from error
+    return tuple(bundles)
+
+
+PROVIDER_CA_BUNDLES = _ca_bundles()
 if AI_API_KEY:
     PROVIDER_KEYS[AI_PROVIDER] = AI_API_KEY
 if AI_BASE_URL:
@@ -276,6 +307,8 @@ POLL_INTERVAL_SEC = _number("POLL_INTERVAL_SEC", 3, low=0.05, high=300)
 POLL_DEADLINE_SEC = _number("POLL_DEADLINE_SEC", 900, low=1, high=86_400)
 RECONCILE_INTERVAL_SEC = _number("RECONCILE_INTERVAL_SEC", 30, low=0.1, high=3600)
 POST_DEADLINE_SEC = _number("POST_DEADLINE_SEC", 30, low=0.5, high=600)
+# The same where the answer is the result itself (OpenRouter, GigaChat).
+SYNC_DEADLINE_SEC = _number("SYNC_DEADLINE_SEC", 180, low=1, high=600)
 JOB_PATIENCE_SEC = _number("JOB_PATIENCE_SEC", 120, low=0, high=86_400)
 WORKER_JOB_TIMEOUT_SEC = _number("WORKER_JOB_TIMEOUT_SEC", 1080, low=1, high=604_800)
 if WORKER_JOB_TIMEOUT_SEC < POLL_DEADLINE_SEC + 60:
@@ -302,6 +335,35 @@ if FALLBACK_ON - _FALLBACK_WORDS:
         "Choose from refused, quota, down; separate by commas.",
     )
 
+# --- smoke ------------------------------------------------------------------------------------------------------------
+
+
+def _smoke_names() -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(env.list("SMOKE_DAILY", default=[])))
+    if unknown := [name for name in names if name not in _KNOWN]:
+        raise _stop("SMOKE_DAILY", f"unknown: {', '.join(unknown)}.", f"Known: {', '.join(sorted(_KNOWN))}.")  # fmt: skip
+    return names
+
+
+def _smoke_costs() -> dict[str, Decimal]:
+    costs = {}
+    for pair in env.list("SMOKE_MAX_COST", default=[]):
+        name, _equals, told = (part.strip() for part in pair.partition("="))
+        try:
+            cost = Decimal(told)
+        except InvalidOperation:
+            cost = Decimal(-1)
+        if name not in _KNOWN or not 0 <= cost < 1_000_000:
+            raise _stop("SMOKE_MAX_COST", f"{pair!r} is no limit.", "Write polza=15,fal=0.01.")
+        costs[name] = cost
+    return costs
+
+
+# Providers whose contract is proven each day by one paid generation.
+SMOKE_DAILY = _smoke_names()
+# What such a generation may cost, in its provider's currency; where nothing is set, the adapter's guess with the ceiling's factor.
+SMOKE_MAX_COST = _smoke_costs()
+
 # --- alerts -----------------------------------------------------------------------------------------------------------
 
 # Where people reach the desk, for links in messages. Empty: messages name the path only.
@@ -310,6 +372,23 @@ if PUBLIC_URL and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", PUBLIC_UR
     raise _stop(
         "PUBLIC_URL", f"{PUBLIC_URL!r} is no address of a site.", "Write https://desk.example."
     )
+
+
+def _webhooks() -> frozenset[str]:
+    """Providers (or accounts, by name) that tell us of a task's end. Where they are called is PUBLIC_URL."""
+    names = frozenset(name.strip() for name in env.list("WEBHOOKS", default=[])) - {""}
+    calling = [name for name, adapter in _speaks.items() if adapter.webhooks is not Webhooks.NONE]
+    if names - set(calling):
+        unknown, known = ", ".join(sorted(names - set(calling))), ", ".join(sorted(calling))
+        raise _stop("WEBHOOKS", f"no webhooks come from {unknown}.", f"Choose from {known}.")
+    if names and not PUBLIC_URL.startswith(("https://", "http://") if DEMO else "https://"):
+        raise _stop("WEBHOOKS", "PUBLIC_URL is no https address.", "Set PUBLIC_URL=https://desk.example.")  # fmt: skip
+    return names
+
+
+WEBHOOKS = _webhooks()
+# Where a webhook is expected, asking is only a net.
+WEBHOOK_POLL_SEC = _number("WEBHOOK_POLL_SEC", 120, low=1, high=3600)
 # More alerts within an hour are told of in one summary.
 ALERT_MOST_PER_HOUR = _whole("ALERT_MOST_PER_HOUR", 20, low=1, high=10_000)
 
@@ -352,13 +431,17 @@ ALERT_URLS = _alert_urls()
 # --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
 
 RELEASE = env.str("RELEASE", default="")  # shown as each lane's code version
-LANE_SLICE_SEC = _number("LANE_SLICE_SEC", 60, low=1, high=600)
+# Whether a call can occur whose answer is the result: only then do slices and stops take the time of such calls.
+_synchronous = any(not _speaks[name].asynchronous for name, key in PROVIDER_KEYS.items() if key)
+LANE_ANSWERS_SEC = SYNC_DEADLINE_SEC if _synchronous else 0.0
+# At the end of a slice a lane sends nothing until the calls under way have ended: with long ones, slices are longer too.
+LANE_SLICE_SEC = _number("LANE_SLICE_SEC", 600 if _synchronous else 60, low=1, high=600)
 # How long a stopping lane lets asynchronous calls finish: answers that take 5 s still count, the whole stop takes under 15.
 LANE_DRAIN_SEC = 5.5
 _q_workers = (
     WORKER_LANES + 1
 )  # one more than lanes, so that a bell which lands anywhere starts at once
-_q_timeout = int(LANE_SLICE_SEC + POST_DEADLINE_SEC + LANE_DRAIN_SEC + 30)
+_q_timeout = int(LANE_SLICE_SEC + max(POST_DEADLINE_SEC, LANE_ANSWERS_SEC) + LANE_DRAIN_SEC + 30)
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "desk",
@@ -386,6 +469,8 @@ MEDIA_ROOT = Path(env.str("MEDIA_ROOT", default="") or VAR_DIR / "media")
 MEDIA_URL = "/media/"
 # Facts wait here while the database is away: must outlive the machine's restart.
 SPOOL_DIR = Path(env.str("SPOOL_DIR", default="") or VAR_DIR / "spool")
+# Tokens of providers that open by one: for this host's processes only, nobody else may read them.
+TOKEN_DIR = Path(env.str("TOKEN_DIR", default="") or VAR_DIR / "tokens")
 EPOCH_DIR = Path(env.str("EPOCH_DIR", default="") or MEDIA_ROOT / "epoch")
 MAX_RESULT_BYTES = _whole("MAX_RESULT_BYTES", 64 * 1024 * 1024, low=1024, high=2**31)
 MAX_RESULT_MEGAPIXELS = _number("MAX_RESULT_MEGAPIXELS", 50, low=0.01, high=1000)

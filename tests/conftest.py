@@ -13,16 +13,21 @@ import hypothesis
 import pytest
 from PIL import Image
 
+from providers import registry
+
 # Processes that tests start read .env too; a key, a server or an alert channel in it is not for tests.
 for name in (
+    *(adapter.key_setting for adapter in registry.REGISTERED),
+    *(f"{adapter.name.upper()}_BASE_URL" for adapter in registry.REGISTERED),
+    "AI_PROVIDER",
     "AI_API_KEY",
-    "POLZA_API_KEY",
     "AI_BASE_URL",
-    "POLZA_BASE_URL",
     "AI_MODEL",
     "AI_MODEL_FALLBACK",
     "AI_ACCOUNTS",
     "ALERT_URLS",
+    "SMOKE_DAILY",
+    "WEBHOOKS",
 ):
     os.environ[name] = ""
 

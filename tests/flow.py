@@ -262,31 +262,42 @@ class Desk:
         pictures: PictureProcess,
         *,
         fault: str = "",
+        provider: str = "polza",
         **world: Any,
     ) -> None:
-        for name in ("SPOOL_DIR", "EPOCH_DIR", "MEDIA_ROOT"):
+        for name in ("SPOOL_DIR", "EPOCH_DIR", "MEDIA_ROOT", "TOKEN_DIR"):
             setattr(settings, name, folder / name.lower())
         self.clock = OffsetClock()
         self.world = World(
             clock=self.clock.unix,
             rng=random.Random(1),
-            settings=Settings().changed({"latency_fixed_s": 6, "prepared_bytes": 4000} | world),
+            settings=Settings().changed(
+                {"latency_fixed_s": 6, "prepared_bytes": 4000, "default_prices": {}} | world
+            ),
         )
         self.pictures = pictures
         self.fault = fault
+        speaks = registry.adapter(provider)
+        key = KEY if provider == "polza" else speaks.sandbox_key
         self.account = Account(
-            provider="polza",
-            base_url="http://polza.test/api/v1",
-            fingerprint=registry.fingerprint(KEY),
-            key=KEY,
+            provider=provider,
+            base_url=f"http://{provider}.test{speaks.sandbox_path}",
+            fingerprint=registry.fingerprint(key),
+            key=key,
         )
         now = self.clock.now()
+        listed = {"echoes_id": True, "history_lag_s": 0} if provider == "polza" else {}
         self.account_row = AccountRow.objects.create(
-            provider="polza", fingerprint=self.account.fingerprint, created_at=now,
-            echoes_id=True, history_lag_s=0,
-        )  # fmt: skip
-        self.target = Target.objects.create(provider="polza", model=MODEL, price=Decimal(5))
+            provider=provider, fingerprint=self.account.fingerprint, created_at=now, **listed
+        )
+        self.target = Target.objects.create(
+            provider=provider,
+            model=MODEL if provider == "polza" else speaks.default_model,
+            price=Decimal(5),
+            currency=speaks.currency,
+        )
         lanes.ensure_slots(2)
+        self.host = "desk-1"
         self.canary: Job | None = None
 
     def job(self, prompt: str = "a cat") -> Job:
@@ -301,7 +312,7 @@ class Desk:
     def live(self, job: Job, points: Points | None = None) -> Points:
         """A new lane works until nothing is left to do for the job, or dies. Returns what it did."""
         points = points or Points()
-        held = lanes.take(host="desk-1", pid=1, version="", now=self.clock.now())
+        held = lanes.take(host=self.host, pid=1, version="", now=self.clock.now())
         assert held is not None
         with connection.execute_wrapper(points.statement):
             # Its database thread is this one, and so the test's transaction is its own.
@@ -326,15 +337,15 @@ class Desk:
             moment: datetime = await db(self.clock.now)
             return moment
 
-        accounts: Mapping[str, Account] = {"polza": self.account}
+        accounts: Mapping[str, Account] = {self.account.provider: self.account}
         return LaneContext(
             run_id=held.run_id,
             slot=held.slot,
-            host="desk-1",
+            host=self.host,
             clock=self.clock,
             limits=LIMITS,
             accounts=accounts,
-            account_ids={"polza": self.account_row.pk},
+            account_ids={self.account.provider: self.account_row.pk},
             fingerprints=[self.account.fingerprint],
             transport=transport,
             pictures=self.pictures,

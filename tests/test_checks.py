@@ -245,3 +245,12 @@ def test_a_superuser_reads_a_schedule_and_cannot_change_it(client: Client) -> No
         client.post(f"/admin/django_q/schedule/{row.pk}/delete/", {"post": "yes"}).status_code
         == 403
     )
+
+
+def test_webhooks_need_their_host_to_be_let_in(settings: LazySettings) -> None:
+    settings.PUBLIC_URL = "https://desk.example:8443/studio"
+    assert ids() == set()
+    settings.WEBHOOKS = frozenset({"fal"})
+    assert ids() == {"desk.E042"}
+    settings.DEMO, settings.ALLOWED_HOSTS = False, [".example", "localhost"]
+    assert "desk.E042" not in ids()

@@ -8,13 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from providers import registry
+
 ROOT = Path(__file__).resolve().parent.parent
 READ = re.compile(r'(?:env\.\w+|_number|_whole|_flag)\(\s*"([A-Z][A-Z_]+)"')
 
 
 def test_the_example_lists_every_setting_and_no_other() -> None:
     source = (ROOT / "studio" / "settings.py").read_text(encoding="utf-8")
-    read = set(READ.findall(source)) | {"POLZA_API_KEY", "POLZA_BASE_URL"}
+    read = set(READ.findall(source))
+    for adapter in registry.REGISTERED:
+        own = (f"{adapter.name.upper()}_{option.upper()}" for option in adapter.options)
+        read |= {adapter.key_setting, f"{adapter.name.upper()}_BASE_URL", *own}
     listed = set(
         re.findall(r"^([A-Z][A-Z_]+)=", (ROOT / ".env.example").read_text("utf-8"), re.MULTILINE)
     )

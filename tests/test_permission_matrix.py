@@ -245,6 +245,7 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("job", "deliver"): Row(
         OPERATOR, two_results, _beside, lambda job: ["jobs", "deliver", str(job.pk), "--result", str(_beside(job)["result"])]
     ),
+    ("job", "rate"): Row(OPERATOR, factories.done, _with(rating="good"), None),
     ("job", "resolve"): Row(
         OPERATOR, refused, _with(outcome="gave_up", note="x"), _jobs("resolve", "--outcome", "gave_up", "--note", "x")
     ),

@@ -201,7 +201,8 @@ _EXPECTED = {
         for model in ("job", "batch", "case", "alert", "bulkrun", "statement")
         for page in ("changelist", "change")
     ),
-    "admin:index", "admin:jobs_result_changelist", "admin:jobs_polzatask_changelist", "admin:jobs_polzatask_change",
+    "admin:index", "admin:desk_comparison", "admin:jobs_result_changelist", "admin:jobs_polzatask_changelist",
+    "admin:jobs_polzatask_change",
     "admin:jobs_providertask_changelist", "admin:jobs_tenant_changelist", "admin:jobs_tenant_change", "admin:jobs_hold_changelist",
     "admin:jobs_lane_changelist", "admin:jobs_jobevent_changelist", "admin:jobs_spoolhost_changelist",
     "admin:jobs_standingdecision_changelist", "admin:providers_providerstate_changelist", "admin:providers_target_changelist",

@@ -32,6 +32,7 @@ OPERATORS = {
     "press",
     "edit",
     "deliver",
+    "rate",
     "accept",
     "absent",
     "refund",

@@ -23,7 +23,17 @@ from django.urls import reverse
 from jobs import attach, trail
 from jobs.admin import trail_words
 from jobs.clock import clock
-from jobs.lifecycle import batches, bulk, bulk_acts, decisions, limits, providers, staff, tenants
+from jobs.lifecycle import (
+    batches,
+    bulk,
+    bulk_acts,
+    decisions,
+    limits,
+    providers,
+    ratings,
+    staff,
+    tenants,
+)
 from jobs.lifecycle import statement as statements
 from jobs.lifecycle.create import NewJob, create_jobs
 from jobs.models import (
@@ -159,6 +169,7 @@ ACTS: dict[str, tuple[Any, str, On, str, tuple[str, ...]]] = {
         lambda n, a: decisions.mark_refunded(task_id=_charged(n).pk, actor=a, now=n, reference="R-1", note="because"), "refunded", On.JOB,
         "because", ("charge",),
     ),
+    "rate": (lambda n, a: ratings.rate(job_id=factories.done(n).pk, rating="good", actor=a, now=n), "rated", On.JOB, "", ("rating",)),
     "take": (lambda n, a: staff.take_case(case_id=_case_id(n), actor=a, now=n), "case_taken", On.CASE, "", ()),
     "note": (lambda n, a: staff.note_case(case_id=_case_id(n), actor=a, now=n, note="because"), "case_noted", On.CASE, "because", ()),
     "close": (

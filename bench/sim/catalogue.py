@@ -89,8 +89,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "answers_dated_from_the_claim", "an answer seems older than its send where the process stood still, and no window counts it",
-        (("jobs.stages.submit", "            deadline_s=deadline_s,\n            at=armed_at,\n",
-          "            deadline_s=deadline_s,\n            at=now,\n"),),
+        (("jobs.stages.submit", "            deadline_s=deadlines_s[i.task_id],\n            at=armed_at,\n",
+          "            deadline_s=deadlines_s[i.task_id],\n            at=now,\n"),),
     ),
     Mutant(
         "claim_before_its_time", "a job that must wait is sent at once",
@@ -158,8 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "facts_dropped_without_the_database", "facts that can't be recorded are forgotten instead of spooled",
-        (("jobs.engine", "                    await asyncio.to_thread(spool.put, facts)\n                    return\n",
-          "                    return\n"),),
+        (("jobs.engine", "                    await asyncio.to_thread(spool.put, facts)\n", ""),),
     ),
     Mutant(
         "spool_removed_before_it_is_recorded",

@@ -99,6 +99,7 @@ class Desk:
                 {
                     "latency_median_s": plan["latency_s"],
                     "prepared_bytes": PREPARED_BYTES,
+                    "default_prices": {},  # one price for all
                     **plan["world"],
                 }
             ),

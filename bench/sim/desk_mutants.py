@@ -78,6 +78,7 @@ DESK: tuple[Mutant, ...] = (
         "bulk_ignores_costs", "retrying many sends again where a send may have cost",
         (("jobs.lifecycle.bulk_acts", "    if (act.needs_free or act.spares) and seen.costly:\n",
           "    if act.spares and seen.costly:\n"),),
+        catcher="tests/test_bulk.py",
     ),
     Mutant(
         "bulk_ignores_what_is_under_way", "retrying many sends a second time beside an intent",

@@ -95,6 +95,7 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "budget": chance.pick("plan/budget", (None, None, None, None, 13, 24)),
         "windows": chance.pick("plan/windows", ((), (), ((60, 1),), ((60, 2),), ((300, 3), (60, 2)), ((None, 1),))),
         "lineup": _lineup(chance),
+        "webhooks": frozenset({"fal", "polza"} if chance.number("plan/webhooks") < 0.4 else ()),
         "fallback": chance.number("plan/fallback") < 0.4,
         "standing": [what for what in ("resend_unknown", "next_after_charged")
                      if chance.number(f"plan/{what}") < 0.12],

@@ -18,6 +18,7 @@ from bench.sim.turns import Actor, Turns
 from providers.sandbox.pictures import Painter
 from providers.sandbox.reactions import HALF, PICTURE_MARK, Reaction, Request, filled_body
 from providers.sandbox.reactions import Transport as Way
+from providers.sandbox.submission import MARK
 from providers.sandbox.world import World
 
 PREPARED_BYTES = 1500
@@ -29,8 +30,8 @@ _PAINTER = Painter()
 
 
 class Network:
-    """`on_sent` is told of each POST when its bytes leave, `on_post` just before the provider sees it, `on_accepted` when a
-    lane reads that it was taken."""
+    """`on_sent` is told of each paid POST when its bytes leave, `on_post` just before the provider sees it, `on_accepted` when
+    a lane reads that it was taken."""
 
     def __init__(self, turns: Turns, world: World, chance: Chance) -> None:
         self.turns, self.world, self.chance = turns, world, chance
@@ -41,7 +42,7 @@ class Network:
 
     def carry(self, request: Request, answer: Callable[[Reaction | None], None]) -> None:
         """From now on the request is on its way. `answer` gets the reaction, or None: the connection broke."""
-        if request.method == "POST":
+        if MARK in request.headers:
             self.on_sent(request)
         there = self._time("there", SLOW_THERE_S)
         if self.chance.strikes("network/request lost", self.trouble / 4):
@@ -51,7 +52,7 @@ class Network:
         self.turns.after(there, lambda: self._arrive(request, answer))
 
     def _arrive(self, request: Request, answer: Callable[[Reaction | None], None]) -> None:
-        if request.method == "POST":
+        if MARK in request.headers:
             self.on_post(request)
         reaction = self.world.handle(request)
         self._react(request, reaction, answer)
@@ -131,11 +132,15 @@ class Wire(httpx.AsyncBaseTransport):
         return await _response(reaction)
 
 
+# What only an answer to a request that was taken holds, by provider.
+_NAMES = (b'"id": "gen', b'"request_id"', b'"choices"')
+
+
 def _accepts(reaction: Reaction) -> bool:
     return (
         reaction.transport is Way.ANSWER
         and reaction.status < 300
-        and b'"id": "gen_' in reaction.body
+        and any(name in reaction.body for name in _NAMES)
     )
 
 

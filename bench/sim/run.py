@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections
 
-from bench.sim import database, nemesis, office, staffing
+from bench.sim import database, hooks, nemesis, office, staffing
 from bench.sim.chance import Chance
 from bench.sim.database import Database
 from bench.sim.desk import RETENTION_S, Desk
@@ -29,7 +30,7 @@ from jobs import bell, engine, lanes, results, spool
 from jobs.lifecycle.record import Fact
 from jobs.models import Tenant
 from jobs.stages import facts, reconcile
-from providers import health, registry
+from providers import health, registry, tokens
 from providers.contract import Account, Call, Request
 from providers.sandbox.submission import MARK
 
@@ -83,11 +84,14 @@ def _fresh(chance: Chance) -> Iterator[Path]:
     bits = chance.generator("identifiers")
     random.seed(chance.seed)  # jitter
     kept = {name: getattr(settings, name) for name in (*_SETTINGS, "WORKER_CONCURRENCY", "WORKER_LANES", "MEDIA_ROOT",
-                                                      "SPOOL_DIR", "EPOCH_DIR", "PROVIDER_KEYS")}  # fmt: skip
+                                                      "SPOOL_DIR", "EPOCH_DIR", "TOKEN_DIR", "PROVIDER_KEYS",
+                                                      "WEBHOOKS", "PUBLIC_URL")}  # fmt: skip
     for name, value in _SETTINGS.items():
         setattr(settings, name, value)
     settings.MEDIA_ROOT = folder / "media"
-    settings.PROVIDER_KEYS = {**settings.PROVIDER_KEYS, "polza": "pza_sim_1"}
+    settings.TOKEN_DIR = folder / "tokens"
+    keys = {one.name: one.sandbox_key for one in registry.REGISTERED}
+    settings.PROVIDER_KEYS = {**settings.PROVIDER_KEYS, **keys, "polza": "pza_sim_1"}
     try:
         with (
             mock.patch("os.urandom", bits.randbytes),
@@ -124,6 +128,7 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     settings.WORKER_CONCURRENCY = plan["concurrency"]
     settings.WORKER_LANES = plan["lanes"]
     settings.POLL_INTERVAL_SEC = plan["poll_s"]
+    settings.WEBHOOKS, settings.PUBLIC_URL = plan["webhooks"], hooks.ADDRESS
     base = Database(turns)
     database.limit(concurrency=plan["concurrency"], at_target=plan["target_limit"])
     desk = Desk(turns, chance, base, folder, plan)
@@ -142,7 +147,17 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     turns.between = day.between
     row, open_s = (2, 12.0) if plan["fragile"] else (health.BAD_IN_A_ROW, health.OPEN_FIRST_S)
     edges = mock.patch.multiple(health, BAD_IN_A_ROW=row, OPEN_FIRST_S=open_s)
-    with _storage_gates(desk), base.watched(), office.small_slices(desk), edges:
+    wall = mock.patch.multiple(
+        tokens, unix=desk.clock.unix, time=SimpleNamespace(monotonic=desk.clock.boot)
+    )
+    with (
+        _storage_gates(desk),
+        base.watched(),
+        office.small_slices(desk),
+        edges,
+        wall,
+        hooks.keys_at_hand(desk),
+    ):
         try:
             turns.run(lambda: turns.steps >= steps or bool(judge.wrong))
             if not judge.wrong:
@@ -173,6 +188,7 @@ class _Day:
     def between(self) -> None:
         self.judge.after_step()
         self.desk.start_lanes()
+        hooks.deliver_due(self.desk)
         if not self.trouble.quiet:
             self.trouble.between_steps()
             staffing.act_sometimes(self.desk)

@@ -345,12 +345,13 @@ class _Way:
 
 def _routes(rows: Sequence[Planned], tenant: Tenant) -> list[_Way]:
     default = routes.defaults([tenant])[tenant.pk]
-    of_tenant = () if isinstance(default, InputError) else tuple(one.pk for one in default)
+    own = [] if isinstance(default, InputError) else default.ways()
+    of_tenant = {tuple(target.pk for target in way) for way in own}
     return [
         _Way(
             " → ".join(way.names),
             way.rows,
-            route_choice.whose_words(tenant) if way.route == of_tenant else "",
+            route_choice.whose_words(tenant) if way.route in of_tenant else "",
         )
         for way in by_route(rows)
     ]

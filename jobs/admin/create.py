@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from decimal import Decimal
 from typing import Any
 
@@ -155,19 +156,17 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
     data = form.cleaned_data
     try:
         target: Target | None = data["target"]
-        route = routes.resolve([target.name] if target else [], tenant=data["tenant"])
+        routing = routes.routing([target.name] if target else [], tenant=data["tenant"])
         photos: list[Taken] = [intake.take_photo(photo.file) for photo in data["photos"]]
         prompts = [prompt for prompt in data["prompts"] for _copy in range(data["count"])]
-        jobs = [
-            NewJob(
-                prompt=prompt,
-                route=route,
-                kind=Kind(route[0].kind),
-                photos=photos,
-                reference=intake.numbered_reference(data["reference"], at, len(prompts)),
+        jobs = []
+        for at, prompt in enumerate(prompts, 1):
+            reference = intake.numbered_reference(data["reference"], at, len(prompts))
+            route = routing.of(reference or f"{data['token']} {at}")
+            kind = Kind(route[0].kind)
+            jobs.append(
+                NewJob(prompt=prompt, route=route, kind=kind, photos=photos, reference=reference)
             )
-            for at, prompt in enumerate(prompts, 1)
-        ]
     except InputError as error:
         field = {"photo": "photos", "prompt": "prompts"}.get(error.field, error.field)
         form.add_error(field if field in form.fields else None, error.message)
@@ -176,7 +175,9 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
     batch = create_jobs(
         jobs=jobs, tenant=data["tenant"], actor=request.user, now=clock.now(), token=data["token"]
     )
-    price = sum((job.route[0].price for job in jobs), Decimal(0))
+    prices: dict[str, Decimal] = defaultdict(Decimal)
+    for job in jobs:
+        prices[job.route[0].currency] += job.route[0].price
     messages.success(
         request,
         ngettext(
@@ -184,7 +185,7 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
             "%(count)d jobs are on their way, about %(money)s.",
             len(jobs),
         )
-        % {"count": len(jobs), "money": display.money(price, route[0].currency)},
+        % {"count": len(jobs), "money": display.totals(prices) or "—"},
     )
     if len(jobs) == 1:
         only = batch.jobs.first()

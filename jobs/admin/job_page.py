@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from jobs import attach, display, phases
-from jobs.admin import evidence, notices, verbs
+from jobs.admin import evidence, notices, rating, verbs
 from jobs.admin.jobs_rows import blocking_task, money_lines
 from jobs.admin.verb import Verb, money_of
 from jobs.display import Look
@@ -70,7 +70,7 @@ def load(pk: int) -> Job | None:
     )
     return (
         Job.objects.select_related(
-            "tenant", "target", "batch", "delivered", "created_by", "decided_by"
+            "tenant", "target", "batch", "delivered__rated_by", "created_by", "decided_by"
         )
         .prefetch_related(
             Prefetch("tasks", queryset=tasks),
@@ -119,6 +119,8 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "difference": difference(job.original_prompt, job.prompt),
         "results": job.results.all(),
         "deliver": verbs.DELIVER if verbs.DELIVER in allowed else None,
+        "rate": verbs.RATE if verbs.RATE in allowed else None,
+        "ratings": rating.buttons(job),
         "photos": job.photos.all(),
         "sends": [send(one, user=user) for one in reversed(job.tasks.all())],
         "closed_cases": [case for case in job.cases.all() if case.resolved_at is not None],
@@ -199,7 +201,7 @@ def send(task: ProviderTask, *, user: Any) -> Send:
     if charge is Charge.POSSIBLE or (charge is Charge.CHARGED and task.cost is None):
         money = money_of(task)
     else:
-        money = display.money(task.cost, task.currency) if task.cost is not None else ""
+        money = display.both(task.cost, task.currency) if task.cost is not None else ""
     allowed = verbs.allowed(verbs.TASK_VERBS, user, task)
     return Send(
         task=task,

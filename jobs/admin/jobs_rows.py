@@ -48,9 +48,9 @@ def money_lines(job: Job) -> list[str]:
             into[task.currency] += amount
         elif task.charge == Charge.POSSIBLE:
             possible[task.currency] += task.cost if task.cost is not None else task.estimated_cost
-    lines = [display.money(amount, currency) for currency, amount in sorted(known.items())]
+    lines = [display.both(amount, currency) for currency, amount in sorted(known.items())]
     lines += [
-        _("%(money)s possible") % {"money": display.about(amount, currency)}
+        _("%(money)s possible") % {"money": display.both(amount, currency, estimate=True)}
         for currency, amount in sorted(possible.items())
     ]
     return lines

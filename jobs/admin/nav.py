@@ -77,6 +77,12 @@ _WORK: Sequence[Entry] = (
         "jobs.view_statement",
     ),
     Entry(
+        gettext_lazy("Comparison of targets"),
+        "gauge",
+        "admin:desk_comparison",
+        "jobs.view_job",
+    ),
+    Entry(
         gettext_lazy("Polza tasks"),
         "receipt-text",
         "admin:jobs_polzatask_changelist",
@@ -190,7 +196,7 @@ def open_cases() -> tuple[int, str]:
     for currency, count, money in rows.order_by("currency"):
         counted += count
         sums[currency] = money
-    return counted, display.totals(sums)
+    return counted, display.in_one(sums)
 
 
 def role(request: HttpRequest) -> str:

@@ -43,7 +43,7 @@ def of_case(case: Case, user: Any, job: Job | None) -> Notice:
     if case.money_at_risk:
         lines.append(
             _("Money at risk: %(money)s.")
-            % {"money": display.money(case.money_at_risk, case.currency)}
+            % {"money": display.both(case.money_at_risk, case.currency)}
         )
     if case.resolved_at is None:
         lines.append(case_words.advice(case, job))

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from jobs import display, routes
 from jobs.intake import InputError
 from jobs.models import Tenant
+from jobs.routes import Routing
 from providers.models import Target
 
 
@@ -62,7 +63,7 @@ class TargetField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not subs
         self.queryset = Target.objects.filter(enabled=True, stopped_at__isnull=True).order_by(
             "provider", "model"
         )
-        _select(self).lines = {str(target.pk): _line([target]) for target in self.queryset}
+        _select(self).lines = {str(target.pk): _line(Routing([target])) for target in self.queryset}
 
 
 class TenantField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not subscriptable at run time
@@ -99,6 +100,8 @@ def offer(form: forms.Form) -> None:
 
 def whose_words(tenant: Tenant) -> str:
     """Which route that of a job of the tenant is that names no target."""
+    if tenant.split:
+        return _("split of %(tenant)s") % {"tenant": tenant.name}
     words = _("default route of %(tenant)s") if tenant.default_route else _("the configured route; %(tenant)s has none of its own")  # fmt: skip
     return words % {"tenant": tenant.name}
 
@@ -115,14 +118,23 @@ def _select(field: forms.Field) -> LineSelect:
     return cast("LineSelect", field.widget)
 
 
-def _line(route: list[Target] | InputError, *, whose: Tenant | None = None) -> Line:
-    if isinstance(route, InputError):
-        return Line(trouble=route.message)
-    names = " → ".join(target.name for target in route)
-    first = route[0]
+def _line(found: Routing | InputError, *, whose: Tenant | None = None) -> Line:
+    if isinstance(found, InputError):
+        return Line(trouble=found.message)
+    ways = found.ways()
+    # In right-to-left text the names of a route would stand in the wrong order; an isolate keeps it.
+    names = [" → ".join(target.name for target in way) for way in ways]
+    shown = [f"\u2066{name}\u2069" for name in names] if get_language_bidi() else names
+    if found.shares:
+        whole = sum(weight for _target, weight in found.shares)
+        weights = [weight for _target, weight in found.shares]
+        shown = [
+            f"{display.percent(weight, whole)} {name}"
+            for name, weight in zip(shown, weights, strict=True)
+        ]
+    prices = [display.both(way[0].price, way[0].currency, estimate=True) for way in ways]
     return Line(
         whose=whose_words(whose) if whose else "",
-        # In right-to-left text the names of a route would stand in the wrong order; an isolate keeps it.
-        route=f"\u2066{names}\u2069" if get_language_bidi() else names,
-        price=_("%(price)s a picture") % {"price": display.about(first.price, first.currency)},
+        route=" · ".join(shown),
+        price=_("%(price)s a picture") % {"price": " / ".join(dict.fromkeys(prices))},
     )

@@ -134,9 +134,11 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     @admin.display(description=gettext_lazy("cost"))
     def cost_cell(self, task: ProviderTask) -> str:
         if task.cost is not None:
-            return display.money(task.cost, task.currency)
+            return display.both(task.cost, task.currency)
         return (
-            display.about(task.estimated_cost, task.currency) if task.charge != Charge.NONE else "—"
+            display.both(task.estimated_cost, task.currency, estimate=True)
+            if task.charge != Charge.NONE
+            else "—"
         )
 
     @admin.display(description=gettext_lazy("age"))
@@ -187,7 +189,7 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
             "reason": display.reason(task.failure_class),
             "released": display.reason(task.released_by),
             "costs": [
-                (label, display.money(cost, task.currency))
+                (label, display.both(cost, task.currency))
                 for label, cost in (
                     (gettext_lazy("told with the answer"), task.cost_answer),
                     (gettext_lazy("told by a poll"), task.cost_poll),

@@ -21,6 +21,7 @@ from jobs.admin.changelist import DeskAdmin, EmptyState, capped_words
 from jobs.budgets import Limit
 from jobs.clock import clock
 from jobs.display import Look
+from jobs.intake import InputError
 from jobs.lifecycle import tenants
 from jobs.lifecycle.errors import Refused
 from jobs.models import Tenant
@@ -81,6 +82,16 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
         ),
     )
 
+    split_names = forms.CharField(
+        label=gettext_lazy("Split"),
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 3, "dir": "ltr", "spellcheck": "false"}),
+        help_text=gettext_lazy(
+            "Which target comes first, by weight: one a line, written provider:model=70. Empty: always the first of the route."
+        ),
+    )
+
     why = forms.CharField(
         label=gettext_lazy("Why"), required=False, max_length=300, help_text=gettext_lazy("Kept in the trail."),
         widget=forms.TextInput(attrs={"dir": "auto"}),
@@ -99,6 +110,9 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
         super().__init__(*args, **kwargs)
         if self.instance.pk:
             self.initial.setdefault("route_names", route_text(self.instance))
+            self.initial.setdefault(
+                "split_names", "\n".join(tenancy.split_lines(self.instance.split))
+            )
 
     def clean_route_names(self) -> str:
         names = [
@@ -117,6 +131,13 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
             route.append(target)
         self.route = [target.pk for target in route]
         return "\n".join(target.name for target in route)
+
+    def clean_split_names(self) -> str:
+        try:
+            self.split = tenancy.parse_split(str(self.cleaned_data["split_names"]).splitlines())
+        except InputError as error:
+            raise forms.ValidationError(error.message) from None
+        return "\n".join(tenancy.split_lines(self.split))
 
 
 def route_text(tenant: Tenant) -> str:
@@ -144,7 +165,7 @@ class TenantAdmin(DeskAdmin):
             gettext_lazy("Money"),
             {"fields": ("currency", "daily_limit", "monthly_limit", "zone")},
         ),
-        (gettext_lazy("Route"), {"fields": ("route_names",)}),
+        (gettext_lazy("Route"), {"fields": ("route_names", "split_names")}),
         (gettext_lazy("Trail"), {"fields": ("why",)}),
     )
     empty = EmptyState(
@@ -211,6 +232,11 @@ class TenantAdmin(DeskAdmin):
         """For those who may only look."""
         return route_text(tenant) or _("the configured route")
 
+    @admin.display(description=gettext_lazy("Split"))
+    def split_names(self, tenant: Tenant) -> str:
+        """For those who may only look."""
+        return "\n".join(tenancy.split_lines(tenant.split)) or _("always the first of the route")
+
     def change_view(
         self,
         request: HttpRequest,
@@ -233,10 +259,16 @@ class TenantAdmin(DeskAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         assert request.user.is_authenticated
-        names = [name for name in form.changed_data if name not in {"slug", "route_names", "why"}]
+        names = [
+            name
+            for name in form.changed_data
+            if name not in {"slug", "route_names", "split_names", "why"}
+        ]
         values: dict[str, Any] = {name: form.cleaned_data[name] for name in names}
         if "route_names" in form.changed_data:
             values["default_route"] = form.route
+        if "split_names" in form.changed_data:
+            values["split"] = form.split
         if change and not values:
             return
         common: dict[str, Any] = {
@@ -275,7 +307,9 @@ def _history(tenant: Tenant) -> list[Line]:
 
 
 def _shown(value: Any) -> str:
-    """Route ids by name."""
+    """Route ids and parts of a split by name."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return ", ".join(tenancy.split_lines(value))
     if isinstance(value, list):
         found = Target.objects.in_bulk(value)
         return ", ".join(found[pk].name for pk in value if pk in found) or "—"

@@ -12,7 +12,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs import display
+from jobs import display, tenancy
 from jobs.admin import batch_page, bulk_words
 from jobs.display import Look, Words
 from jobs.models import Case, StandingDecision, Tenant
@@ -43,7 +43,7 @@ ON: Mapping[On, Words] = {
 _JOB_WHATS = (
     "retried", "retargeted", "edited", "sent_again", "absent_confirmed", "marked_manual", "resolved", "cancelled",
     "delivered_instead", "written_off", "refunded", "id_attached", "candidate_accepted", "poll_asked", "case_taken",
-    "case_noted", "case_closed",
+    "case_noted", "case_closed", "rated", "rating_removed",
 )  # fmt: skip
 # What staff do at an account; other kinds of its events are what came of that.
 _PROVIDER_WHATS: Mapping[str, Look] = {
@@ -214,8 +214,12 @@ def value(change: Change, said: Any, long: int | None) -> str:
         return str(display.JOB_STATES[JobState(said)].word)
     if change.name == "charge" and isinstance(said, str) and said in set(Charge):
         return str(display.CHARGES[Charge(said)].word)
+    if change.name == "rating" and said in display.RATINGS:
+        return str(display.RATINGS[said].word)
     if isinstance(said, bool):
         return _("yes") if said else _("no")
+    if change.name == "split" and isinstance(said, list):
+        said = tenancy.split_lines(said)
     if change.name == "default_route" and isinstance(said, list):
         found = Target.objects.in_bulk([pk for pk in said if isinstance(pk, int)])
         said = [found[pk].name if pk in found else f"#{pk}" for pk in said]

@@ -51,8 +51,8 @@ def provider_of(task: ProviderTask) -> str:
 
 def money_of(task: ProviderTask) -> str:
     if task.cost is not None:
-        return display.money(task.cost, task.currency)
-    return display.about(task.estimated_cost, task.currency)
+        return display.both(task.cost, task.currency)
+    return display.both(task.estimated_cost, task.currency, estimate=True)
 
 
 # --- what the rows say; the twins of lifecycle/staff.py over what a page has loaded -------------------------------------

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import attach, display
-from jobs.admin import decision_verbs
+from jobs.admin import decision_verbs, rating
 from jobs.admin import forms as desk_forms
 from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of, provider_of
 from jobs.lifecycle import staff
@@ -251,7 +251,8 @@ CANCEL = Verb(
 )
 
 DELIVER, EDIT = decision_verbs.DELIVER, decision_verbs.EDIT
-JOB_VERBS: Sequence[Verb] = (RETRY, EDIT, RETARGET, DELIVER, RESOLVE, MANUAL, RESEND, CANCEL)
+RATE = rating.RATE
+JOB_VERBS: Sequence[Verb] = (RETRY, EDIT, RETARGET, DELIVER, RATE, RESOLVE, MANUAL, RESEND, CANCEL)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

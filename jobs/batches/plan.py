@@ -20,8 +20,8 @@ from jobs.batches.template import Template
 from jobs.intake import InputError, Taken
 from jobs.models import Tenant
 from jobs.prompt_files import PARAM_PREFIX, Record, Row
+from jobs.routes import Routing
 from providers.contract import Kind
-from providers.models import Target
 
 MAX_PROMPT_CHARS_IN_ALL = 16_000_000
 TakePhoto = Callable[[str], Taken]
@@ -109,8 +109,8 @@ def plan(
     kind: Kind | None = None,
     photo: TakePhoto | None = None,
 ) -> Plan:
-    """`target` is the route of rows that name none, by names with commas, "" for the default route of the `tenant` (without
-    one: the configured route); `kind` what they make, None for what the target makes. `photo` gives the photo of a name,
+    """`target` is the route of rows that name none, by names with commas, "" for the split and the default route of the
+    `tenant` (without one: the configured route); a row's reference draws, without one its line and prompt; `kind` what they make, None for what the target makes. `photo` gives the photo of a name,
     None where none were sent along.
 
     InputError for what spoils the whole: a template or a column that is not there, a route that all rows would take and
@@ -184,9 +184,9 @@ class _Reader:
         for name in table.columns:
             if name.startswith(PARAM_PREFIX):
                 prompt_files.check_header(["prompt", name])
-        self._routes: dict[str, list[Target] | InputError] = {}
+        self._routes: dict[str, Routing | InputError] = {}
         if "target" not in table.columns:
-            self._route("")  # said once, not by each of ten thousand rows
+            self._routing("")  # said once, not by each of ten thousand rows
 
     def notes(self) -> list[str]:
         """What a person should know although nothing is wrong with it."""
@@ -253,13 +253,16 @@ class _Reader:
         return InputError(getattr(self.columns, error.field), error.message, error.line)
 
     def _planned(self, row: Row, *, has_kind: bool, seen: set[str]) -> Planned:
-        route = self._route(row.target)
+        routing = self._routing(row.target)
+        route = routing.of(row.reference or f"{row.line} {row.prompt}")
         kind = row.kind if has_kind else self.kind or Kind(route[0].kind)
         photos = self._photos(row.photo)
-        route_ids = tuple(target.pk for target in route)
+        # Two rows that ask for the same are twins, whatever is drawn for each.
+        asked = [target.pk for way in routing.ways() for target in way]
         twin = is_twin(
-            seen, prompt=row.prompt, route=route_ids, kind=kind, photos=photos, params=row.params
+            seen, prompt=row.prompt, route=asked, kind=kind, photos=photos, params=row.params
         )
+        route_ids = tuple(target.pk for target in route)
         return Planned(
             line=row.line, prompt=row.prompt, route=route_ids, kind=kind, reference=row.reference, priority=row.priority,
             params=row.params, photos=photos, twin=twin,
@@ -278,17 +281,17 @@ class _Reader:
         except InputError as error:
             raise InputError(self.columns.photo, error.message) from None
 
-    def _route(self, name: str) -> list[Target]:
+    def _routing(self, name: str) -> Routing:
         """Names of one spelling are looked up once."""
         asked = name or self.target
         if asked not in self._routes:
             try:
-                self._routes[asked] = routes.resolve(
+                self._routes[asked] = routes.routing(
                     [part.strip() for part in asked.split(",") if part.strip()], tenant=self.tenant
                 )
             except InputError as error:
                 self._routes[asked] = error
-        route = self._routes[asked]
-        if isinstance(route, InputError):
-            raise route
-        return route
+        found = self._routes[asked]
+        if isinstance(found, InputError):
+            raise found
+        return found

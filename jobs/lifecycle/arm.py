@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from jobs.rules import SEND_WINDOW_S
 # row first or wait for it, so exactly one of them wins.
 _ARM = f"""
 UPDATE jobs_providertask t
-SET armed_at = %(now)s, send_not_after = %(fence)s, call_deadline_s = d.deadline, watch_until = %(now)s + d.retention
+SET armed_at = %(now)s, send_not_after = %(fence)s, call_deadline_s = d.deadline, watch_until = %(now)s + d.retention,
+  webhook = t.id = ANY(%(hooked)s)
 FROM unnest(%(ids)s::uuid[], %(deadlines)s::float8[], %(retentions)s::float8[]) AS r(id, deadline, retention_s)
 CROSS JOIN LATERAL (SELECT r.id, r.deadline, make_interval(secs => r.retention_s) AS retention) d
 JOIN jobs_providertask self ON self.id = d.id
@@ -52,8 +53,10 @@ def arm(
     run_id: uuid.UUID,
     calls: Mapping[uuid.UUID, tuple[float, float]],
     clock: Clock,
+    hooked: Collection[uuid.UUID] = (),
 ) -> Armed:
-    """intent -> sending for the tasks that may still be sent; `calls` maps id to (deadline_s, retention_s).
+    """intent -> sending for the tasks that may still be sent; `calls` maps id to (deadline_s, retention_s);
+    `hooked` are those that carry a webhook's address.
 
     Both moments come from one reading, the boot clock first: whatever stalls in between makes the fence earlier, never
     later. A task that is not returned must not be sent. If this raises, nothing may be sent: the COMMIT's answer may be
@@ -76,6 +79,7 @@ def arm(
                 "now": now,
                 "fence": now + timedelta(seconds=SEND_WINDOW_S),
                 "run": run_id,
+                "hooked": list(hooked),
             },
         )
         armed = cursor.fetchall()

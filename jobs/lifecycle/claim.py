@@ -439,4 +439,5 @@ def claim_due(
     tasks = ProviderTask.objects.filter(pk__in=due_at).select_related("target", "account", "job")
     for task in tasks:
         setattr(task, column, due_at[task.pk])
+        task.claimed_at = now
     return list(tasks)

@@ -6,15 +6,15 @@ import logging
 import random
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, transaction
 
 from jobs import evidence, policy
 from jobs.lifecycle import events
-from jobs.models import Case, Job, JobEvent, ProviderTask, Result, StandingDecision
+from jobs.models import Case, Job, JobEvent, ProviderTask, Result, SpoolHost, StandingDecision
 from jobs.policy import Decision, JobView, Rules, TaskView
 from jobs.rules import FETCH_TRIES
 from jobs.states import BLOCKING_CASES, ENDED, CaseKind, JobState, Release, TaskState
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 CASE_DUE_S = 24 * 3600.0
 BLOCKING_CASE_DUE_S = 4 * 3600.0
+_FAR = datetime.max.replace(tzinfo=UTC)
 
 
 def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.Random) -> None:
@@ -214,7 +215,7 @@ def _state(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
 
 
 def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
-    """Views of jobs whose rows the caller has locked. Seven queries, however many jobs."""
+    """Views of jobs whose rows the caller has locked. Eight queries at most, however many jobs."""
     ids = [job.pk for job in jobs]
     tasks: dict[int, list[ProviderTask]] = defaultdict(list)
     for task in (
@@ -244,6 +245,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
     ):
         standing[what].add(target_id)
     accounts = _accounts({target_id for job in jobs for target_id in job.route})
+    cleared = _cleared() if standing else {}
     return {
         job.pk: JobView(
             id=job.pk,
@@ -253,7 +255,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
             attempts_since=job.attempts_since,
             decided_by_person=job.decided_at is not None,
             edited_at=job.edited_at,
-            tasks=[view(task, kind=job.kind, now=now) for task in tasks[job.pk]],
+            tasks=[view(task, kind=job.kind, now=now, cleared=cleared) for task in tasks[job.pk]],
             open_cases=frozenset(opened[job.pk]),
             closed_by_person=frozenset(closed[job.pk]),
             results=results[job.pk],
@@ -274,9 +276,18 @@ def _accounts(target_ids: set[int]) -> dict[int, int | None]:
     }
 
 
-def view(task: ProviderTask, *, kind: str, now: datetime) -> TaskView:
-    """A task's row as the policy sees it at `now`."""
+def _cleared() -> dict[str, datetime]:
+    """By host: until when everything on its disk was read. Far ahead for a disk that a person declared lost."""
+    hosts = SpoolHost.objects.values_list("host", "clear_at", "declared_lost_at")
+    return {host: _FAR if lost_at else clear_at for host, clear_at, lost_at in hosts}
+
+
+def view(
+    task: ProviderTask, *, kind: str, now: datetime, cleared: Mapping[str, datetime] | None = None
+) -> TaskView:
+    """A task's row as the policy sees it at `now`. `cleared`: see `_cleared`; None: no matter."""
     state = TaskState(task.state)
+    clear_at = _FAR if cleared is None else cleared.get(task.host)
     return TaskView(
         id=task.pk,
         state=state,
@@ -306,6 +317,7 @@ def view(task: ProviderTask, *, kind: str, now: datetime) -> TaskView:
         and now - task.missing_since >= timedelta(seconds=policy.MISSING_FOR_S),
         watch_over=task.watch_until is not None and now >= task.watch_until,
         unclear=state is TaskState.UNKNOWN and _overdue(task, now=now),
+        spool_clear=clear_at is not None and clear_at > (task.lost_at or now),
         deaths=task.deaths,
     )
 

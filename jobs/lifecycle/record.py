@@ -48,6 +48,7 @@ class Fact:
     task_id: UUID
     at: datetime
     kind: str  # the event's constant name; "" writes no event
+    asked_at: datetime | None = None  # when the call began that told it, where that matters
     decides: bool = False  # someone must decide what it means
 
     provider_id: str | None = None
@@ -166,7 +167,8 @@ UPDATE jobs_providertask t SET
   next_poll_at = CASE
     WHEN t.completed_at IS NOT NULL OR v.completed OR t.failed_at IS NOT NULL OR v.failed THEN NULL
     WHEN v.next_poll_at IS NULL THEN t.next_poll_at
-    WHEN t.hinted_at > v.at THEN least(t.next_poll_at, v.next_poll_at)
+    -- Whoever began to ask before the hint may have missed what it is about.
+    WHEN t.hinted_at >= coalesce(v.asked_at, v.at) THEN least(coalesce(t.next_poll_at, v.at), v.next_poll_at)
     ELSE v.next_poll_at END,
   next_fetch_at = CASE WHEN t.stored_at IS NOT NULL OR v.stored OR v.fetch_over THEN NULL
                        ELSE coalesce(v.next_fetch_at, t.next_fetch_at) END,

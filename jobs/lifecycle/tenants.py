@@ -1,4 +1,4 @@
-"""What the owner sets of a tenant: its share, its limits, its money, its route. Who set what when stays on record.
+"""What the owner sets of a tenant: its share, its limits, its money, its route and split. Who set what when stays on record.
 
 A lowered limit stops new sends; what has been claimed by then goes on. A raised one lets waiting jobs go on at once.
 """
@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from jobs import bell
+from jobs import bell, split
 from jobs.lifecycle.errors import Refused
 from jobs.lifecycle.providers import Actor
 from jobs.models import Tenant, TenantEvent
@@ -32,6 +32,7 @@ class Settings(TypedDict, total=False):
     currency: str
     zone: str
     default_route: list[int]
+    split: list[dict[str, int]]  # [{"target": id, "weight": n}, …], see jobs/split.py
     contact: str
 
 
@@ -92,6 +93,22 @@ def _check(tenant: Tenant) -> None:
         raise Refused(_("A target stands in the default route twice."))
     if known != set(tenant.default_route):
         raise Refused(_("A target of the default route is not known."))
+    _check_split(tenant.split)
+
+
+def _check_split(parts: list[dict[str, int]]) -> None:
+    weights = split.weights(parts)
+    if len(weights) != len(parts):
+        raise Refused(_("A target stands in the split twice."))
+    if len(weights) > split.MOST_TARGETS:
+        raise Refused(_("At most %(n)s targets in a split.") % {"n": split.MOST_TARGETS})
+    if not all(1 <= weight <= split.MOST_WEIGHT for weight in weights.values()):
+        raise Refused(_("A weight is a whole number from 1 to %(n)s.") % {"n": split.MOST_WEIGHT})
+    kinds = dict(Target.objects.filter(pk__in=weights).values_list("pk", "kind"))
+    if set(kinds) != set(weights):
+        raise Refused(_("A target of the split is not known."))
+    if len(set(kinds.values())) > 1:
+        raise Refused(_("The targets of a split must make the same: pictures, or texts."))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

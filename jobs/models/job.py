@@ -7,14 +7,18 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Upper
+from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models.batch import Batch
 from jobs.querysets import JobQuerySet
 from jobs.states import JobState
 from providers.models import Target, check_zone
+
+# What is no part of a split, as a JSON path. A comparison with what is no number is neither true nor false.
+_NO_PART = "$[*] ? (!(@.weight > 0 && @.target > 0) || (@.weight > 0 && @.target > 0) is unknown)"
 
 
 class Tenant(models.Model):
@@ -72,6 +76,11 @@ class Tenant(models.Model):
     default_route = ArrayField(
         models.BigIntegerField(), verbose_name=_("default route"), default=list, blank=True
     )
+    # [{"target": id, "weight": n}, …]: which target comes first, drawn for each job by weight (jobs/split.py); empty: the
+    # default route's first.
+    split = models.JSONField(
+        _("split"), default=list, blank=True, db_default=Value([], models.JSONField())
+    )
     contact = models.CharField(
         _("contact"), max_length=200, blank=True, help_text=_("Who is asked about its money.")
     )
@@ -88,6 +97,19 @@ class Tenant(models.Model):
                 condition=(Q(daily_limit__isnull=True) | Q(daily_limit__gte=0))
                 & (Q(monthly_limit__isnull=True) | Q(monthly_limit__gte=0)),
                 name="tenant_limits_not_negative",
+            ),
+            # Each part has a target and a weight above 0.
+            models.CheckConstraint(
+                condition=Exact(
+                    Func(
+                        F("split"),
+                        Value(_NO_PART),
+                        function="jsonb_path_exists",
+                        output_field=models.BooleanField(),
+                    ),
+                    False,
+                ),
+                name="tenant_split_weights",
             ),
         ]
 

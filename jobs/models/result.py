@@ -14,6 +14,11 @@ from jobs.models.task import ProviderTask
 class Result(models.Model):
     """A stored file. `task` is empty when staff uploaded it. Keys are relative to MEDIA_ROOT."""
 
+    class Rating(models.TextChoices):
+        GOOD = "good", _("good")
+        USABLE = "usable", _("usable")
+        BAD = "bad", _("bad")
+
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="results")
     task = models.ForeignKey(
         ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="results"
@@ -30,11 +35,25 @@ class Result(models.Model):
     uploaded_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
+    # What staff think of it, who and when; "" and null: nobody has said. Earlier ratings stand in the job's timeline.
+    rating = models.CharField(
+        _("rating"), max_length=6, choices=Rating.choices, blank=True, default="", db_default=""
+    )
+    rated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    rated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         verbose_name = _("result")
         verbose_name_plural = _("results")
+        permissions = [("rate_result", _("Can rate a result"))]
         constraints = [
+            models.CheckConstraint(
+                condition=Q(rating="", rated_at__isnull=True)
+                | Q(rating__in=["good", "usable", "bad"], rated_at__isnull=False),
+                name="result_rating_with_time",
+            ),
             models.UniqueConstraint(
                 fields=["task", "position"],
                 condition=Q(task__isnull=False),

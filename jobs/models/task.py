@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 
 from django.conf import settings
 from django.db import models
@@ -206,7 +207,9 @@ class ProviderTask(models.Model):
     next_fetch_at = models.DateTimeField(null=True, blank=True)
     next_look_at = models.DateTimeField(null=True, blank=True)
     next_receipt_at = models.DateTimeField(null=True, blank=True)
-    hinted_at = models.DateTimeField(null=True, blank=True)
+    hinted_at = models.DateTimeField(null=True, blank=True)  # somebody said: look now
+    # The provider was asked to call us at its end (jobs/hooks.py), so that asking is only a net.
+    webhook = models.BooleanField(default=False, db_default=False)
     work_run_id = models.UUIDField(
         null=True, blank=True
     )  # the run that polls, fetches or looks right now
@@ -225,6 +228,9 @@ class ProviderTask(models.Model):
     candidates = models.JSONField(default=list, blank=True)
     receipt_looks = models.PositiveSmallIntegerField(default=0)
     receipts_end_at = models.DateTimeField(null=True, blank=True)
+
+    # When this process took the row up (claim_due): no column.
+    claimed_at: datetime | None = None
 
     objects = TaskQuerySet.as_manager()
 

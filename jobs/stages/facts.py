@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from jobs.lifecycle.record import Fact
@@ -26,6 +27,7 @@ from providers.http import redact_headers, redact_text, sanitise
 
 BODY_KEPT = 4000
 RESULT_LATE_S = 5.0
+HINT_FRESH_S = 60.0
 
 
 def evidence(answer: Answer | NoAnswer, *, secrets: tuple[str, ...]) -> dict[str, Any]:
@@ -75,10 +77,12 @@ def _verdict(
             "kind": "completed", "completed": True, "files": files, "result_text": sanitise(verdict.text, limit=200_000),
             "next_fetch_at": at + wait,
         }  # fmt: skip
-    return common | {
+    # What the provider says it never charges for is settled by that; a cost told beside it speaks against it.
+    settled: dict[str, Any] = {"receipt_final": True, "cost_receipt": Decimal(0)}
+    asked: dict[str, Any] = {"next_receipt_at": at + timedelta(seconds=RECEIPT_EVERY_S)}
+    return common | (settled if verdict.free and not verdict.cost else asked) | {
         "kind": "failed", "failed": True, "failure_class": verdict.failure or FailureClass.DOWN,
         "failure_code": _text(verdict.error_code, 80), "failure_text": _text(verdict.reason),
-        "next_receipt_at": at + timedelta(seconds=RECEIPT_EVERY_S),
     }  # fmt: skip
 
 
@@ -91,15 +95,18 @@ def of_submit(
     kept: dict[str, Any],
     kind: Kind = Kind.IMAGE,
     inline: Sequence[str] = (),
+    asked_at: datetime | None = None,
+    hooked: bool = False,
 ) -> Fact:
-    """What a paid POST's answer, or its absence, means."""
+    """What a paid POST's answer, or its absence, means. `hooked`: the provider was asked to call us at the end."""
     base: dict[str, Any] = {
         "task_id": task_id,
         "at": at,
+        "asked_at": asked_at,
         "decides": True,
         "evidence": {"submit": kept},
     }
-    poll_at = at + timedelta(seconds=limits.poll_interval_s)
+    poll_at = at + timedelta(seconds=_net_s(limits) if hooked else limits.poll_interval_s)
     if isinstance(read, Accepted):
         return Fact(
             **base, kind="accepted", provider_id=read.provider_id[:200], next_poll_at=poll_at,
@@ -107,11 +114,9 @@ def of_submit(
             provider_links=dict(read.links) or None,
         )  # fmt: skip
     if isinstance(read, Verdict):
-        return Fact(
-            **base,
-            provider_id=(read.provider_id or "")[:200] or None,
-            **_verdict(read, at=at, kind=kind, inline=inline),
-        )
+        verdict = _verdict(read, at=at, kind=kind, inline=inline)
+        verdict["cost_answer"] = verdict.pop("cost_poll")
+        return Fact(**base, provider_id=(read.provider_id or "")[:200] or None, **verdict)
     base |= {
         "failure_class": read.failure, "failure_code": _text(read.code, 80), "failure_text": _text(read.reason),
         "failure_scope": read.scope, "wait_s": read.wait_s, "ours": read.ours, "target_stops": read.target_stops,
@@ -124,7 +129,7 @@ def of_submit(
             **base,
             kind="unsent",
             unsent=True,
-            unsent_reason="fenced" if read.ours else "not_connected",
+            unsent_reason=_text(read.code, 40) or ("fenced" if read.ours else "not_connected"),
         )
     return Fact(**base, kind="refused", refusal_class=read.failure)
 
@@ -137,9 +142,10 @@ def of_poll(
     limits: Limits,
     kept: dict[str, Any],
     inline: Sequence[str] = (),
+    asked_at: datetime | None = None,
 ) -> Fact:
     """What a poll told. Trouble is never a verdict: the id is kept and asked about again."""
-    base: dict[str, Any] = {"task_id": task.pk, "at": at, "polled": True}
+    base: dict[str, Any] = {"task_id": task.pk, "at": at, "asked_at": asked_at, "polled": True}
     if isinstance(read, Verdict):
         return Fact(
             **base,
@@ -173,8 +179,23 @@ def _watch_over(task: ProviderTask, at: datetime) -> bool:
 
 
 def poll_interval_s(task: ProviderTask, *, at: datetime, limits: Limits) -> float:
-    """Every few seconds before the deadline; then as late, and slower with age (an hour at most)."""
+    """Every few seconds before the deadline, or seldom where a webhook will tell; then as late, and slower with age (an
+    hour at most)."""
     age_s = (at - (task.armed_at or task.created_at)).total_seconds()
     if age_s < limits.poll_deadline_s:
-        return limits.poll_interval_s
+        return (
+            _net_s(limits)
+            if task.webhook and not _just_hinted(task, at)
+            else limits.poll_interval_s
+        )
     return min(max(limits.late_poll_interval_s, (age_s - limits.poll_deadline_s) / 100), 3600.0)
+
+
+def _net_s(limits: Limits) -> float:
+    return max(limits.webhook_poll_s, limits.poll_interval_s)
+
+
+def _just_hinted(task: ProviderTask, at: datetime) -> bool:
+    """It was called about a moment ago, and the provider did not say then that it has ended: the call may have been quicker
+    than what answers a poll."""
+    return task.hinted_at is not None and at - task.hinted_at < timedelta(seconds=HINT_FRESH_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -14,7 +15,7 @@ from jobs.models import ProviderTask
 from jobs.rules import FETCH_TRIES
 from jobs.stages import inline
 from providers import asking, registry
-from providers.contract import FileRef, Kind, Verdict
+from providers.contract import FileRef, Kind, Refusal, Verdict
 from providers.http import Downloaded, sanitise
 
 DOWNLOAD_DEADLINE_S = 120.0
@@ -32,7 +33,7 @@ def claim_fetches(lane: LaneContext, room: int) -> list[ProviderTask]:
 
 async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     """Bring every file of a task home, or say why not and when to try again."""
-    refs = [inline.load(item) for item in task.files]
+    refs = await asyncio.to_thread(lambda: [inline.load(item) for item in task.files])
     stored: list[FileFact] = []
     trouble = ""
     try:
@@ -87,10 +88,10 @@ async def _ask_again(lane: LaneContext, task: ProviderTask) -> list[FileRef]:
     return list(read.files) if isinstance(read, Verdict) and mine else []
 
 
-def _address(
+async def _address(
     lane: LaneContext, task: ProviderTask, ref: FileRef
-) -> tuple[str, dict[str, str]] | None:
-    """Where the file is, and the headers that open it; None where nobody can say."""
+) -> tuple[str, dict[str, str]] | str | None:
+    """Where the file is, and the headers that open it; None where nobody can say, or why it does not open now."""
     if ref.file_id is None:
         return None if ref.url is None else (ref.url, {})
     provider = task.account.provider
@@ -98,21 +99,29 @@ def _address(
     call = adapter.file(account, ref.file_id) if account is not None else None
     if call is None or account is None:
         return None
-    return call.url, {**call.headers, **adapter.authorisation(account)}
+    opened = await asking.entry(lane.transport, adapter, account)
+    if isinstance(opened, Refusal):
+        return f"not downloaded: {opened.reason}"
+    return call.url, {**call.headers, **opened}
 
 
 async def _one(
     lane: LaneContext, task: ProviderTask, position: int, ref: FileRef, *, text: bool
 ) -> FileFact | str:
     if ref.data is not None:
-        temporary = results.write_temporary(ref.data)
-    elif (where := _address(lane, task, ref)) is not None:
+        temporary = await asyncio.to_thread(results.write_temporary, ref.data)
+    elif (where := await _address(lane, task, ref)) is not None:
+        if isinstance(where, str):
+            return where
         url, headers = where
         temporary = results.new_temporary()
         got = await lane.transport.download(
             url, temporary, max_bytes=settings.MAX_RESULT_BYTES, deadline_s=DOWNLOAD_DEADLINE_S, headers=headers
         )  # fmt: skip
         if not isinstance(got, Downloaded):
+            if got.status == 401 and ref.file_id is not None:
+                provider = task.account.provider  # the next try gets another token
+                asking.refused(registry.adapter(provider), lane.accounts[provider], headers)
             why = getattr(got, "reason", "") or f"HTTP {got.status}"
             return f"not downloaded: {why}"
     else:

@@ -10,7 +10,7 @@ from jobs.lifecycle import providers
 from jobs.lifecycle.providers import DueRead
 from providers import asking, registry
 from providers.classify import classify
-from providers.contract import Answer, FailureClass
+from providers.contract import Answer, FailureClass, NotToldError
 from providers.health import Read
 
 DEADLINE_S = 20.0
@@ -44,6 +44,8 @@ async def _read(lane: LaneContext, due: DueRead) -> tuple[Read, str]:
         return Read.BAD, answer.reason
     try:
         adapter.read_balance(answer)
+    except NotToldError:
+        return Read.GOOD, ""
     except ValueError:
         refusal = classify(answer, submit=False)
         rejected = refusal.failure is FailureClass.UNAUTHORIZED

@@ -29,6 +29,12 @@ def keep(task_id: UUID, read: object) -> list[str]:
     return keys
 
 
+def missing(read: object, keys: list[str]) -> bool:
+    """Whether some bytes of a verdict are on no disk."""
+    files = read.files if isinstance(read, Verdict) else ()
+    return any(file.data is not None and not key for file, key in zip(files, keys, strict=True))
+
+
 def load(item: dict[str, Any]) -> FileRef:
     """An entry of a task's `files`: its address, or its kept bytes; neither if they are gone."""
     key = item.get("key")

@@ -48,6 +48,7 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         task,
         read,
         inline=keys,
+        asked_at=task.claimed_at,
         at=await lane.now(),
         limits=lane.limits,
         kept=facts.evidence(answer, secrets=secrets),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from jobs import evidence, lanes
+from jobs import answers, evidence, lanes
 from jobs.evidence import Finding, Listing, LostSend
 from jobs.lane import LaneContext
 from jobs.lifecycle import claim, recover
@@ -75,7 +75,7 @@ def _lost_send(lane: LaneContext, task: ProviderTask, now: datetime) -> LostSend
         send_not_after=task.send_not_after,
         deadline_s=task.call_deadline_s or 0.0,
         absent_seen_at=task.absent_seen_at,
-        spool_clear=task.host == lane.host or clear.exists(),
+        spool_clear=not answers.is_left(task.pk) if task.host == lane.host else clear.exists(),
         concluded=task.absent_at is not None,
     )
 
@@ -219,7 +219,8 @@ async def receipt(lane: LaneContext, task: ProviderTask) -> Fact:
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "receipt_looked": True}
     last_chance = (task.failed_at or at) + timedelta(seconds=RECEIPTS_FOR_S)
     again = at + timedelta(seconds=RECEIPT_EVERY_S)
-    call = adapter.receipt(account, task.named) if account is not None else None
+    asked = account is not None and task.provider_id is not None
+    call = adapter.receipt(account, task.named) if asked else None
     if call is None or account is None:
         return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
     answer = await asking.read(

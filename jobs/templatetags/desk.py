@@ -127,7 +127,10 @@ def duration(value: timedelta | float | None) -> str:
 
 @register.simple_tag
 def money(amount: Decimal | None, currency: str) -> SafeString:
-    return format_html('<bdi class="num">{}</bdi>', display.money(amount, currency))
+    """In its own currency, and beside it in the studio's, where a rate is set."""
+    own = display.own(amount, currency)
+    beside = format_html(' <bdi class="num small quiet nowrap">{}</bdi>', own) if own else ""
+    return format_html('<bdi class="num">{}</bdi>{}', display.money(amount, currency), beside)
 
 
 @register.simple_tag

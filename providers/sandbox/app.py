@@ -32,6 +32,7 @@ class SandboxApp:
         self.control = control.Control(world, first_settings=world.settings)
         self.painter = painter or Painter()
         self._drawing = asyncio.Semaphore(2)
+        self._courier: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,6 +50,10 @@ class SandboxApp:
         except ClientLeftError:
             self.world.never_read(request, why="the client left")
             return
+        if self.world.hooks.open and (self._courier is None or self._courier.done()):
+            from .courier import carry  # an HTTP client, which few sandboxes need
+
+            self._courier = asyncio.create_task(carry(self.world, request))
         while reaction.then is not None:
             await asyncio.sleep(reaction.delay_s)
             reaction = reaction.then()

@@ -20,7 +20,7 @@ MARKER = re.compile(r"\[\[fault:([^\]\s]+)\]\]")
 
 
 class Stage(StrEnum):
-    """Where a fault strikes. The first ends a request; those from FATE to PRICE are decided when a task is accepted."""
+    """Where a fault strikes. The first ends a request; those of TASK_STAGES are decided when a task is accepted."""
 
     HEAD = "head"
     SUBMIT = "submit"
@@ -34,9 +34,11 @@ class Stage(StrEnum):
     HISTORY = "history"
     RECEIPT = "receipt"
     BALANCE = "balance"
+    WEBHOOK = "webhook"
+    TOKEN = "token"  # noqa: S105  the name of a stage
 
 
-TASK_STAGES = (Stage.FATE, Stage.LATENCY, Stage.SHAPE, Stage.COST, Stage.PRICE)
+TASK_STAGES = (Stage.FATE, Stage.LATENCY, Stage.SHAPE, Stage.COST, Stage.PRICE, Stage.WEBHOOK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,15 @@ _add("usage_missing", Stage.COST, "no usage at all")
 _add("cost_wrong", Stage.COST, "the poll tells half of what the receipt tells")
 _add("overcharged", Stage.PRICE, "billed at twice the price")
 
+_add("webhook_lost", Stage.WEBHOOK, "the webhook never comes")
+_add("webhook_twice", Stage.WEBHOOK, "the webhook comes again so many seconds later", value=1)
+_add(
+    "webhook_late", Stage.WEBHOOK, "the webhook comes so many seconds late, after others'", value=30
+)
+_add("webhook_early", Stage.WEBHOOK, "the webhook comes in the middle, and not at the end")
+_add("webhook_old", Stage.WEBHOOK, "the webhook was signed so many seconds ago", value=400)
+_add("webhook_forged", Stage.WEBHOOK, "the webhook is signed with a key that is not the provider's")
+
 # --- reads ------------------------------------------------------------------------------------------------------------
 
 READ_TROUBLES: dict[str, tuple[str, float | None]] = {
@@ -280,6 +291,7 @@ for _prefix, _stage, _what in (
     ("history", Stage.HISTORY, "listing"),
     ("receipt", Stage.RECEIPT, "receipt"),
     ("balance", Stage.BALANCE, "balance and key reads"),
+    ("token", Stage.TOKEN, "token request"),
 ):
     for _trouble, (_says, _value) in READ_TROUBLES.items():
         _add(f"{_prefix}_{_trouble}", _stage, f"{_what}: {_says}", value=_value)

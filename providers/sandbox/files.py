@@ -69,11 +69,11 @@ def _faulty(task: Task, issue: int, number: int, spec: Spec) -> Reaction:
         task.fate["result_gone"] = 0.0
         return _gone()
     if spec.name.startswith("result_"):
-        return _spoiled(task, number, spec)
+        return spoiled(task, number, spec)
     return trouble(spec.name.removeprefix("file_"), spec.value_or_default(), _good(task, number))
 
 
-def _spoiled(task: Task, number: int, spec: Spec) -> Reaction:
+def spoiled(task: Task, number: int, spec: Spec) -> Reaction:
     """A 200 with something else than a whole picture."""
     png, whole = (("content-type", "image/png"),), picture(task, number)
     page = (

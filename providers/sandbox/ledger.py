@@ -42,6 +42,7 @@ class Task:
     kind: str = "image"
     params: Mapping[str, Any] = field(default_factory=dict)
     photos: int = 0
+    webhook: str = ""  # where its end is to be told
     fate: dict[str, float] = field(default_factory=dict)
     specs: tuple[Spec, ...] = ()
     revives_at: float = math.inf
@@ -153,6 +154,11 @@ class Ledger:
         times = {"finish_at": _finite(finish_at), "revives_at": _finite(revives_at)}
         self._tell("move", {"task": task.id} | times)
 
+    def cancel(self, task: Task) -> None:
+        """It will end cancelled and free."""
+        task.outcome, task.fate, task.revives_at = "cancelled", {"cancelled": 0.0}, math.inf
+        self._tell("cancel", {"task": task.id})
+
     def revive(self, task: Task, *, now: float) -> None:
         """A task that had ended free is charged after all."""
         if not self.standing(task.id):
@@ -240,6 +246,8 @@ class Ledger:
                 self.refund(self.tasks[record["task"]], now=record["at"])
             case "settle":
                 self.settle(self.tasks[record["task"]], now=record["at"])
+            case "cancel":
+                self.cancel(self.tasks[record["task"]])
             case "move":
                 times = {name: _moment(record[name]) for name in ("finish_at", "revives_at")}
                 self.move(self.tasks[record["task"]], **times)
@@ -304,6 +312,7 @@ def task_record(task: Task, *, whole: bool = False) -> Record:
     if whole:
         return record | {
             "params": dict(task.params),
+            "webhook": task.webhook,
             "specs": [asdict(spec) for spec in task.specs],
         }
     return record | {

@@ -16,15 +16,6 @@ _TASK_ERRORS = {
 }
 
 
-def missing(task: Task, now: float) -> bool:
-    """Polza answers 404 although the task exists."""
-    if "lost" in task.fate or "vanished" in task.fate:
-        return True
-    if "missing_first" in task.fate and now < task.created + task.fate["missing_first"]:
-        return True
-    return "lost_later" in task.fate and now >= task.created + (task.finish_at - task.created) / 2
-
-
 def face(task: Task, status: str) -> dict[str, Any]:
     """The keys every answer about a task has; the id comes first, as in Polza's examples."""
     return {

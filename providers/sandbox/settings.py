@@ -12,11 +12,12 @@ from typing import Any
 from .faults import Shares
 
 RETRY_AFTER_STYLES = ("none", "seconds", "float", "date", "ms")
+_DEFAULT_PRICES = {"fal": Decimal("0.003"), "openrouter": Decimal("0.04"), "gigachat": Decimal(2)}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds, money in RUB. Limits that are None do not exist. `quotas` are (POSTs, seconds) for each key."""
+    """Times in seconds, money in each provider's currency. Limits that are None do not exist. `quotas` are (POSTs, seconds) for each key."""
 
     latency_median_s: float = 6.0
     latency_sigma: float = 0.35
@@ -35,14 +36,18 @@ class Settings:
     key_limit: Decimal | None = None  # what each key may spend in all
     prices: Mapping[str, Decimal] = field(default_factory=dict)
     default_price: Decimal = Decimal("5.00")
+    # Of a provider, in its own currency, instead of that.
+    default_prices: Mapping[str, Decimal] = field(default_factory=lambda: dict(_DEFAULT_PRICES))
     strict_models: bool = False  # only models of `prices` exist
     submit_status: int = 200
     result_ttl_s: float = 7 * 86400.0
     prepared_bytes: int = 0  # above 0: files are ready-made pictures of about this size
     revoked_keys: tuple[str, ...] = ()  # fingerprints or whole keys
+    token_life_s: float = 1800.0  # of providers that open by one
 
-    def price(self, model: str) -> Decimal:
-        return self.prices.get(model, self.prices.get(model.partition("@")[0], self.default_price))
+    def price(self, provider: str, model: str) -> Decimal:
+        default = self.default_prices.get(provider, self.default_price)
+        return self.prices.get(model, self.prices.get(model.partition("@")[0], default))
 
     def latency(self, rng: random.Random) -> float:
         """Seconds one generation takes. Draws nothing where the latency is fixed."""
@@ -53,7 +58,7 @@ class Settings:
         return rng.lognormvariate(math.log(self.latency_median_s), self.latency_sigma) * self.scale
 
     def changed(self, changes: Mapping[str, Any]) -> Settings:
-        """A copy with some settings replaced, from JSON values. `faults` and `prices` are replaced as a whole."""
+        """A copy with some settings replaced, from JSON values. Mappings are replaced as a whole."""
         known = {one.name for one in fields(self)}
         read: dict[str, Any] = {}
         for name, value in changes.items():
@@ -146,6 +151,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "key_limit": _or_none(_money),
     "prices": lambda value: {str(model): _money(price) for model, price in value.items()},
     "default_price": _money,
+    "default_prices": lambda value: {str(name): _money(price) for name, price in value.items()},
     "strict_models": _flag,
     "submit_status": _one_of(200, 201),
     "prepared_bytes": _count,

@@ -27,7 +27,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """`key` is a fingerprint, `max_price` None means no ceiling."""
+    """`key` is a fingerprint, `max_price` None means no ceiling. `webhook`: where the end is to be told, "" for nowhere."""
 
     provider: str
     key: str
@@ -39,3 +39,4 @@ class Submission:
     photos: int = 0
     specs: tuple[Spec, ...] = ()
     max_price: Decimal | None = None
+    webhook: str = ""

@@ -16,8 +16,12 @@ from email.utils import formatdate
 from typing import Any, Protocol
 
 from . import files
+from .fal import Fal
 from .faults import HEADER, READ_TROUBLES, TASK_STAGES, Shares, Spec, Stage, Strikes, asked_for
+from .gigachat import GigaChat
+from .hooks import Hooks
 from .ledger import Ledger, Post, Task
+from .openrouter import OpenRouter
 from .polza import Polza
 from .reactions import Reaction, Request, Transport, json_reaction
 from .settings import Settings
@@ -60,6 +64,8 @@ class Contract(Protocol):
 
     name: str
     prefix: str
+    free_posts: frozenset[str]
+    signs_webhooks: bool
 
     def answer(self, request: Request, now: float) -> Reaction: ...
 
@@ -68,6 +74,8 @@ class Contract(Protocol):
     ) -> Reaction: ...
 
     def key_of(self, request: Request) -> str: ...
+
+    def webhook(self, task: Task, request: Request, now: float) -> dict[str, Any]: ...
 
 
 class World:
@@ -85,10 +93,16 @@ class World:
         self.clock = clock
         self.rng = rng
         self._fresh_ledger = fresh_ledger
-        self.contracts: tuple[Contract, ...] = (Polza(self),)
+        self.contracts: tuple[Contract, ...] = (
+            Polza(self),
+            Fal(self),
+            OpenRouter(self),
+            GigaChat(self),
+        )
         self.settings = settings or Settings()
         self.shares = Shares(self.settings.faults)
         self.strikes = Strikes()
+        self.hooks = Hooks(self)
         self.outage: Outage | None = None
         self.ledger = ledger or Ledger()
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
@@ -114,10 +128,10 @@ class World:
             value = READ_TROUBLES[outage.kind][1] or 0.0
             if contract is None:
                 return files.trouble(outage.kind, value, Reaction())
-            if request.method == "POST":
+            if _is_paid(contract, request):
                 self._log_unread(contract, request, fault=f"outage {outage.kind}", now=now)
             return contract.trouble(outage.kind, value, Reaction, now)
-        if contract is None or request.method != "POST":
+        if contract is None or not _is_paid(contract, request):
             return None
         try:
             specs = asked_for(header=request.headers.get(HEADER, ""))
@@ -148,11 +162,14 @@ class World:
     def never_read(self, request: Request, *, why: str) -> None:
         """Books a request whose body did not arrive, or was too long to be taken."""
         contract, now = self._contract(request.path), self.tick()
-        if contract is not None and request.method == "POST":
+        if contract is not None and _is_paid(contract, request):
             self._log_unread(contract, request, fault=why, now=now)
 
     def _contract(self, path: str) -> Contract | None:
         return next((one for one in self.contracts if path.startswith(one.prefix)), None)
+
+    def contract_of(self, task: Task) -> Contract:
+        return next(one for one in self.contracts if one.name == task.provider)
 
     def _log_unread(self, contract: Contract, request: Request, *, fault: str, now: float) -> None:
         self.ledger.requests["posts"] += 1
@@ -169,7 +186,7 @@ class World:
     def limit_for(self, submission: Submission, now: float) -> tuple[Limit, float] | None:
         """The limit a submission breaks and the seconds until it would not (0: time alone does not help)."""
         settings, key = self.settings, submission.key
-        price = settings.price(submission.model)
+        price = settings.price(submission.provider, submission.model)
         if submission.model.startswith("unknown/"):
             return Limit.NO_MODEL, 0.0
         if settings.strict_models and submission.model.partition("@")[0] not in settings.prices:
@@ -259,6 +276,11 @@ class World:
         self._schedule(task)
         self.tick(now)
 
+    def cancel(self, task: Task) -> None:
+        """Ends a running task now, for nothing."""
+        self.ledger.cancel(task)
+        self.finish(task)
+
     def _new_task(self, submission: Submission, new_id: str, now: float) -> Task:
         scale = self.settings.scale
         chosen = (self.pick(stage, submission.specs, submission.prompt) for stage in TASK_STAGES)
@@ -273,7 +295,7 @@ class World:
             outcome = "failed"
         elif "cancelled" in fate or "cancelled_charged" in fate:
             outcome = "cancelled"
-        price = self.settings.price(submission.model)
+        price = self.settings.price(submission.provider, submission.model)
         task = Task(
             id=new_id,
             provider=submission.provider,
@@ -288,6 +310,7 @@ class World:
             kind=submission.kind,
             params=submission.params,
             photos=submission.photos,
+            webhook=submission.webhook,
             fate=fate,
             specs=tuple(spec for spec in submission.specs if spec.fault.stage not in TASK_STAGES),
         )
@@ -316,6 +339,8 @@ class World:
     def _schedule(self, task: Task) -> None:
         if not task.settled and task.finish_at < math.inf:
             self._at(task.finish_at, lambda now: self._settle(task, now))
+        if task.webhook and not task.settled:
+            self.hooks.expect(task)
         if task.revives_at < math.inf:
             self._at(task.revives_at, lambda now: self._revive(task, now))
 
@@ -325,6 +350,8 @@ class World:
         self.ledger.settle(task, now=now)
         if any(name in task.fate for name in FREE_FATES):
             self.ledger.refund(task, now=now)
+        if task.webhook:
+            self.hooks.ended(task, now)
 
     def _revive(self, task: Task, now: float) -> None:
         if task.settled and now >= task.revives_at:  # else it was moved
@@ -361,6 +388,12 @@ class World:
         self.ledger = self._fresh_ledger()
         self.strikes = Strikes()
         self.outage = None
+        self.hooks.clear()
         self._due.clear()
         if seed is not None:
             self.rng.seed(seed)
+
+
+def _is_paid(contract: Contract, request: Request) -> bool:
+    """Whether the request asks for a generation."""
+    return request.method == "POST" and request.path not in contract.free_posts

@@ -41,7 +41,9 @@ from jobs.roles import Role
 WEB_PORT = 8000
 START_S = 60.0  # until a part answers
 LANE_S = 10.0  # until a lane is seen alive
-WORKERS_STOP_S = 14.0  # a stopping cluster ends by itself before that (jobs/lifeline.py); all is gone within 15 s
+# A stopping cluster ends by itself before that (jobs/lifeline.py); all is gone within 15 s, or once the calls under way have
+# ended whose answer is the result.
+WORKERS_STOP_S = 14.0 + settings.LANE_ANSWERS_SEC
 ACCOUNTS = {role.value.lower(): role.value for role in Role}
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
 

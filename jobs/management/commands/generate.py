@@ -7,7 +7,6 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -178,21 +177,21 @@ class Command(BaseCommand):
             raise InputError("count", _("Give a count from 1 to 10,000."))
         names = [name for name in options["target"].split(",") if name.strip()]
         prompt = intake.check_prompt(options["prompt"])
-        route = routes.resolve([intake.check_target(name) for name in names], tenant=tenant)
-        row = Planned(
-            line=1,
-            prompt=prompt,
-            route=tuple(target.pk for target in route),
-            kind=Kind(options["kind"] or route[0].kind),
-            reference=intake.check_reference(options["reference"]),
-            priority=intake.check_priority(options["priority"]),
-            photos=tuple(intake.take_photo(Path(name)) for name in options["image"]),
-        )
-        count = options["count"]
-        return [
-            replace(row, line=at, reference=intake.numbered_reference(row.reference, at, count))
-            for at in range(1, count + 1)
-        ]
+        routing = routes.routing([intake.check_target(name) for name in names], tenant=tenant)
+        reference = intake.check_reference(options["reference"])
+        priority = intake.check_priority(options["priority"])
+        photos = tuple(intake.take_photo(Path(name)) for name in options["image"])
+        rows = []
+        for at in range(1, options["count"] + 1):
+            numbered = intake.numbered_reference(reference, at, options["count"])
+            route = routing.of(numbered or f"{at} {prompt}")
+            rows.append(
+                Planned(
+                    line=at, prompt=prompt, route=tuple(target.pk for target in route),
+                    kind=Kind(options["kind"] or route[0].kind), reference=numbered, priority=priority, photos=photos,
+                )
+            )  # fmt: skip
+        return rows
 
     def _from_file(
         self, options: dict[str, Any], tenant: Tenant, errors: list[InputError]

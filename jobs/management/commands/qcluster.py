@@ -24,7 +24,8 @@ MINUTE_RING = f"{tasks.ring_each_minute.__module__}.{tasks.ring_each_minute.__na
 
 class Command(BaseCommand):
     help = _(
-        "Start workers. They end within 15 seconds after SIGTERM or SIGINT; restart them always."
+        "Start workers. They end within 15 seconds after SIGTERM or SIGINT, but wait for calls under way whose answer is the"
+        " result, each up to its own deadline (SYNC_DEADLINE_SEC). Restart them always."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

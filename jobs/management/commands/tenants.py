@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from jobs import tenancy
 from jobs.clock import clock
+from jobs.intake import InputError
 from jobs.lifecycle import tenants
 from jobs.lifecycle.errors import Refused
 from jobs.management.who import EXIT_REFUSED, actor, bad_input
@@ -22,7 +23,11 @@ from providers import registry
 from providers.models import Target
 
 _NONE = "none"
-_PERMISSIONS = {"add": "jobs.add_tenant", "set": "jobs.change_tenant"}
+_PERMISSIONS = {
+    "add": "jobs.add_tenant",
+    "set": "jobs.change_tenant",
+    "split": "jobs.change_tenant",
+}
 
 
 class Command(BaseCommand):
@@ -38,10 +43,14 @@ class Command(BaseCommand):
             ("list", "tenants with their places and money (default)"),
             ("add", "a new tenant"),
             ("set", "what is named is set, the rest stays"),
+            ("split", "which target comes first, a share of the jobs for each by weight"),
         ):
             part = parts.add_parser(name, help=help_text)
             part.add_argument("--json", action="store_true", dest="as_json", default=argparse.SUPPRESS, help="print JSON")  # fmt: skip
-            if name != "list":
+            if name == "split":
+                _who_options(part)
+                part.add_argument("parts", nargs="+", help="target=weight, like polza:a=70 fal:b=30; none: no split")  # fmt: skip
+            elif name != "list":
                 _setting_options(part)
 
     def handle(self, **options: Any) -> None:
@@ -65,7 +74,7 @@ class Command(BaseCommand):
 
     def _set(self, options: dict[str, Any]) -> None:
         by = actor(options["username"], _PERMISSIONS[options["what"]])
-        values = _values(options)
+        values = _split(options["parts"]) if options["what"] == "split" else _values(options)
         try:
             if options["what"] == "add":
                 values.setdefault("name", options["slug"])
@@ -89,10 +98,14 @@ class Command(BaseCommand):
         self._show(tenancy.views([tenant], now=clock.now()), options)
 
 
-def _setting_options(part: argparse.ArgumentParser) -> None:
+def _who_options(part: argparse.ArgumentParser) -> None:
     part.add_argument("slug", help="its short name")
     part.add_argument("--as", dest="username", default="", help="whose decision it is")
     part.add_argument("--reason", default="", help="kept in the trail")
+
+
+def _setting_options(part: argparse.ArgumentParser) -> None:
+    _who_options(part)
     part.add_argument("--name", help="its name for people")
     part.add_argument("--contact", help="who is asked about its money")
     part.add_argument("--weight", type=int, help="1 to 100: its share where tenants compete")
@@ -118,6 +131,13 @@ def _values(options: dict[str, Any]) -> dict[str, Any]:
     if (route := options["default_route"]) is not None:
         values["default_route"] = [] if route == _NONE else [_target(name) for name in route.split(",")]  # fmt: skip
     return values
+
+
+def _split(parts: list[str]) -> dict[str, Any]:
+    try:
+        return {"split": [] if parts == [_NONE] else tenancy.parse_split(parts)}
+    except InputError as error:
+        raise bad_input(error.message) from None
 
 
 def _known(slug: str) -> Tenant:
@@ -164,6 +184,8 @@ def _lines(view: View) -> list[str]:
     ]
     if not view.budget.limits:
         lines.append("  " + _("no limit"))
+    if view.parts:
+        lines.append("  " + _("split: %(parts)s") % {"parts": ", ".join(part.words for part in view.parts)})  # fmt: skip
     if view.words:
         lines.append("  " + view.words)
     return lines

@@ -1,5 +1,5 @@
 "use strict";
-// The desk's keys, on the list of cases and on the page of one; and the list's choosing of rows. All of it can be done with the
+// The desk's keys, on the list of cases, on the page of one and on a job's (its rating); and the list's choosing of rows. All of it can be done with the
 // mouse or Tab as well. Single keys can be turned off in the dialog of "?" (WCAG 2.1.4); they do nothing in fields, in dialogs
 // and with Ctrl, Alt or Meta.
 {
@@ -76,6 +76,8 @@
   function letter(event) {
     if (event.key === "؟") return "?";
     if (event.key.length > 1 || event.key.charCodeAt(0) < 128) return event.key;
+    const digit = /^Digit([0-9])$/.exec(event.code); // a Persian keyboard writes its own digits
+    if (digit) return digit[1];
     return /^Key[A-Z]$/.test(event.code) ? event.code.slice(3).toLowerCase() : event.key;
   }
 
@@ -108,7 +110,7 @@
       goToStep(0);
       return true;
     }
-    const target = /^[a-z]$/.test(key) && document.querySelector(`[data-key="${key}"]`);
+    const target = /^[a-z0-3]$/.test(key) && document.querySelector(`[data-key="${key}"]`);
     if (!target) return false;
     if (onList) doWithRows(target);
     else target.click();
