@@ -62,6 +62,7 @@ class RealDesk:
             "AI_BASE_URL": sandbox.api_url,
             "SPOOL_DIR": str(folder / "spool"),
             "MEDIA_ROOT": str(folder / "media"),
+            "TOKEN_DIR": str(folder / "tokens"),
             "POLL_INTERVAL_SEC": "0.5",
             "RECONCILE_INTERVAL_SEC": "2",
             "POST_DEADLINE_SEC": "6",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.sim.desk_mutants import DESK
 from bench.sim.mutation import Mutant
+from bench.sim.provider_mutants import PROVIDERS
 
 MUTANTS: tuple[Mutant, ...] = (
     # --- arming and sending -------------------------------------------------------------------------------------------
@@ -174,8 +175,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "id_stored_late", "the provider's id waits in memory for half a minute",
-        (("jobs.engine", "        fact, refusal = await submit.act(self.lane, send)\n",
-          "        fact, refusal = await submit.act(self.lane, send)\n        await asyncio.sleep(30)\n"),),
+        (("jobs.engine", "            fact, refusal = await submit.act(self.lane, send)\n",
+          "            fact, refusal = await submit.act(self.lane, send)\n            await asyncio.sleep(30)\n"),),
     ),
     # --- what an answer means -----------------------------------------------------------------------------------------
     Mutant(
@@ -322,4 +323,5 @@ MUTANTS: tuple[Mutant, ...] = (
         (("jobs.stages.fetch", "    if stored and not trouble:\n", "    if True:\n"),),
     ),
     *DESK,
+    *PROVIDERS,
 )  # fmt: skip
