@@ -890,6 +890,21 @@ async def test_redirects_of_a_download_are_followed_a_little(
     assert target.read_bytes() == b"picture"
 
 
+async def test_the_headers_that_open_a_file_follow_no_redirect_to_another_server(
+    transport: Transport, tmp_path: Path
+) -> None:
+    opened = {"authorization": "Bearer secret"}
+    async with serving(answering(b"picture")) as elsewhere:
+        moved = answering(b"", status="302 Found", headers=f"location: {elsewhere.url}\r\n")
+        async with serving(moved) as server:
+            got = await transport.download(
+                server.url, tmp_path / "file", max_bytes=100, deadline_s=5, headers=opened
+            )
+            assert isinstance(got, Downloaded)
+            assert b"secret" in server.requests[0].lower()
+        assert b"secret" not in b"".join(elsewhere.requests).lower()
+
+
 @pytest.mark.parametrize(
     "location", ["file:///etc/passwd", "/v1/media"], ids=["to a file", "endless"]
 )

@@ -552,3 +552,10 @@ def test_a_row_at_which_three_lanes_died_is_set_aside_and_still_blocks() -> None
 def test_what_a_person_has_decided_is_moved_by_no_case(state: JobState) -> None:
     cases = frozenset({(CaseKind.CONFLICT, None)})
     assert meant(job(state=state, decided_by_person=True, open_cases=cases)).state is None
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_the_owners_decision_waits_for_the_disk_that_may_hold_the_answer(*, clear: bool) -> None:
+    lost = task(TaskState.UNKNOWN, spool_clear=clear)
+    decision = meant(job(lost, standing_resend=frozenset({FIRST})))
+    assert decision.release == ([(lost.id, Release.STANDING)] if clear else [])

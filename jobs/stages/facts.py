@@ -50,19 +50,19 @@ def _text(value: str, limit: int = 500) -> str:
     return sanitise(value, limit=limit)
 
 
-def _where(file: FileRef, inline_key: str) -> dict[str, Any]:
+def _where(file: FileRef, position: int, inline: Sequence[str]) -> dict[str, Any]:
     if file.url:
         return {"url": file.url}
     if file.file_id:
         return {"file_id": file.file_id}
-    return {"inline": True, "key": inline_key}
+    return {"inline": True, "key": inline[position]}
 
 
 def _verdict(
     verdict: Verdict, *, at: datetime, kind: Kind, inline: Sequence[str]
 ) -> dict[str, Any]:
     files: list[dict[str, Any]] = [
-        _where(file, inline[position]) for position, file in enumerate(verdict.files)
+        _where(file, position, inline) for position, file in enumerate(verdict.files)
     ]
     common: dict[str, Any] = {
         "cost_poll": verdict.cost,
