@@ -19,8 +19,8 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from jobs import webhook_address
-from jobs.body_limit import MOST_BYTES
 from jobs.clock import clock
+from jobs.hook_gate import MOST_BYTES
 from jobs.lifecycle import hints
 from providers import registry, webhooks
 from providers.contract import Account, Adapter, Answer, Call, NoAnswer, Webhooks
@@ -56,7 +56,7 @@ def receive(request: HttpRequest, provider: str, task_id: UUID, nonce: str) -> H
 
 
 def _body(request: HttpRequest) -> bytes | None:
-    """None: longer than MOST_BYTES. Never reads more; behind ASGI, jobs/body_limit.py has bounded it before."""
+    """None: longer than MOST_BYTES. Never reads more; behind ASGI, hook_gate.py has bounded it before."""
     told = request.META.get("CONTENT_LENGTH") or "0"
     if told.isdigit() and int(told[:15]) > MOST_BYTES:
         return None

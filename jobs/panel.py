@@ -118,9 +118,10 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class SmokeView:
-    """The last proof of the account's contract that came to its end. `failed`: what each check found that failed."""
+    """The last proof of the account's contract that came to its end, a real one before others. `ok` None: we would not buy.
+    `failed`: what each check found that failed."""
 
-    ok: bool
+    ok: bool | None
     ended_at: datetime
     real: bool
     failed: tuple[Check, ...] = ()
@@ -297,11 +298,11 @@ def _at_risk(late: datetime) -> dict[int, Decimal]:
 
 
 def _smokes(ids: list[int]) -> dict[int, SmokeView]:
-    ended = SmokeRun.objects.filter(account__in=ids, ended_at__isnull=False, ok__isnull=False)
-    rows = ended.order_by("account", "-at").distinct("account")
+    ended = SmokeRun.objects.filter(account__in=ids, ended_at__isnull=False)
+    rows = ended.order_by("account", "-real", "-at").distinct("account")
     return {
         run.account_id: SmokeView(
-            bool(run.ok), run.ended_at or run.at, run.real,
+            run.ok, run.ended_at or run.at, run.real,
             tuple(check for check in from_plain(run.checks) if check.ok is False),
         )
         for run in rows

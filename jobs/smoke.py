@@ -88,6 +88,10 @@ NAMES: Mapping[str, Any] = {
 }
 
 
+# What stops a run before it has spent anything, and is our own decision.
+REFUSALS = frozenset({"too_dear", "price_unknown", "target_closed"})
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing looked at. `ok` None: told, but nothing to judge by."""
@@ -122,8 +126,10 @@ def from_plain(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     return [Check(row["name"], row["ok"], row["finding"], row["data"]) for row in rows]
 
 
-def passed(checks: Sequence[Check]) -> bool:
-    return all(one.ok is not False for one in checks)
+def passed(checks: Sequence[Check]) -> bool | None:
+    """None: nothing speaks against the provider, but we would not buy."""
+    failed = {one.finding for one in checks if one.ok is False}
+    return None if failed and failed <= REFUSALS else not failed
 
 
 # --- what a real one may cost -----------------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ def judge(promised: Promised, seen: Seen) -> list[Check]:
 
 
 def _sent(promised: Promised, send: Send) -> Check:
-    within = f"{send.answered_s:.1f}"
+    within = f"{send.answered_s:.2f}"
     match send.state:
         case TaskState.UNSENT:
             return Check("send", ok=False, finding="unsent", data={"why": send.why})

@@ -4,9 +4,9 @@ import os
 
 from django.core.asgi import get_asgi_application
 
-from jobs.body_limit import bounded
+from jobs.hook_gate import gated
 from jobs.live import in_one_thread
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "studio.settings")
 
-application = in_one_thread(bounded(get_asgi_application()))
+application = in_one_thread(gated(get_asgi_application()))

@@ -339,7 +339,12 @@ def test_the_account_s_own_limits_are_refusals_for_nothing(
         try:
             read = customer.run(lambda transport: customer.send(transport, "a cat"))
         finally:
-            usual = {"balance": None, "quotas": [], "strict_models": False, "revoked_keys": []}
+            usual: dict[str, Any] = {
+                "balance": None,
+                "quotas": [],
+                "strict_models": False,
+                "revoked_keys": [],
+            }
             sandbox.control("settings", **{name: usual[name] for name in limits})
         assert isinstance(read, Refusal), read
         assert read.charge is NONE
@@ -461,11 +466,11 @@ def test_the_key_is_in_no_call_but_its_headers_of_authorisation(adapter: Adapter
     assert account.key not in repr(account)
     # Whatever a provider calls its task can lead to no other server and to no other path of it.
     hostile = Named("../../admin?x=1#@evil.test", adapter.default_model, {"status": "https://evil.test/s", "result": "//evil.test", "cancel": "https://provider.test.evil.test/c"})  # fmt: skip
-    for call in (adapter.poll(account, hostile), adapter.result(account, hostile), adapter.cancel(account, hostile)):  # fmt: skip
-        if call is not None:
-            assert call.url.startswith("https://provider.test/")
-            assert "/../" not in call.url
-            assert "?" not in call.url
+    for led in (adapter.poll(account, hostile), adapter.result(account, hostile), adapter.cancel(account, hostile)):  # fmt: skip
+        if led is not None:
+            assert led.url.startswith("https://provider.test/")
+            assert "/../" not in led.url
+            assert "?" not in led.url
 
 
 @each

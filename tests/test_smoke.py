@@ -15,23 +15,30 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.test import Client
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from pytest_django import Settings
 
-from jobs import lanes, panel
+from jobs import lanes, panel, tasks
 from jobs import smoke as rules
 from jobs.engine import Engine
 from jobs.lifecycle import smoke as lifecycle
 from jobs.models import Job, ProviderTask
 from jobs.pictures import PictureProcess
+from jobs.roles import Role
 from jobs.smoke import Promised, Seen, Send
 from jobs.stages import smoke as stage
 from jobs.states import JobState, TaskState
 from providers import asking, registry
 from providers.contract import Account, Adapter, Answer, Call, Kind, NoAnswer
 from providers.http import Transport
+from providers.models import Account as AccountRow
 from providers.models import ProviderEvent, SmokeRun
+from tests import factories
 from tests.flow import _TLS, KEY, Desk, Points, Wire, one_pass
+
+NOW = timezone.now()
 
 # --- judging ----------------------------------------------------------------------------------------------------------
 
@@ -229,6 +236,11 @@ def scene(settings: Settings, tmp_path: Path, pictures: PictureProcess) -> Scene
     return Scene(Desk(settings, tmp_path, pictures, balance="100", history_lag_s=3))
 
 
+def job_of(run: SmokeRun) -> Job:
+    assert run.job_id is not None
+    return Job.objects.get(pk=run.job_id)
+
+
 def failed(run: SmokeRun) -> list[str]:
     return [check.finding for check in rules.from_plain(run.checks) if check.ok is False]
 
@@ -248,12 +260,12 @@ def test_a_real_run_pays_once_and_measures_the_history(scene: Scene) -> None:
         "listing": "listed",
     }  # fmt: skip
     assert len(scene.desk.world.ledger.posts) == 1
-    job = Job.objects.get(pk=run.job_id)
+    job = job_of(run)
     assert (job.tenant.slug, job.state) == ("smoke", JobState.SUCCEEDED)
-    account.refresh_from_db()
-    assert account.echoes_id is True
-    assert account.history_lag_s is not None
-    assert 3 <= account.history_lag_s <= 5
+    measured = AccountRow.objects.get(pk=account.pk)
+    assert measured.echoes_id is True
+    assert measured.history_lag_s is not None
+    assert 3 <= measured.history_lag_s <= 5
     event = ProviderEvent.objects.get(kind="history_measured")
     assert event.data["echoes_id"] == [None, True]
     shown = panel.read(now=scene.desk.clock.now()).accounts[0].smoke
@@ -283,13 +295,15 @@ def test_a_changed_contract_is_named_by_a_real_run_that_still_sends_once(
     assert finding in failed(run)
     assert len(scene.desk.world.ledger.posts) == 1
     if finding == "refused":
-        assert Job.objects.get(pk=run.job_id).state == JobState.CANCELLED
+        assert job_of(run).state == JobState.CANCELLED
 
 
 @pytest.mark.flow
 @pytest.mark.django_db
 def test_nothing_is_sent_where_the_free_reads_fail_or_the_price_is_too_high(scene: Scene) -> None:
-    assert failed(scene.run(most="7.49")) == ["too_dear"]
+    dear = scene.run(most="7.49")
+    assert (failed(dear), dear.ok) == (["too_dear"], None)
+    assert scene.run(most="7.49", real=False).ok
     scene.desk.world.configure({"faults": {"balance_garbage": 1}})
     assert failed(scene.run()) == ["balance_unreadable"]
     scene.desk.world.configure({"faults": {"history_garbage": 1}})
@@ -331,7 +345,7 @@ def test_a_job_that_no_lane_takes_is_taken_back(scene: Scene) -> None:
     stage.Watch(run, outside=outside).go_on()
     run.refresh_from_db()
     assert failed(run) == ["waiting"]
-    assert Job.objects.get(pk=run.job_id).state == JobState.CANCELLED
+    assert job_of(run).state == JobState.CANCELLED
     assert scene.desk.world.ledger.posts == []
 
 
@@ -354,6 +368,36 @@ def test_an_account_has_one_daily_run_a_day_over_all_processes(settings: Setting
     lifecycle.finish(run, checks=[], now=now)
     assert not stage.due(now)
     assert stage.due(now + timedelta(days=1))
+
+
+@pytest.mark.flow
+@pytest.mark.django_db
+def test_the_minute_s_ring_begins_the_daily_run_and_goes_on_with_it(
+    scene: Scene, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SMOKE_DAILY = ("polza",)
+    monkeypatch.setattr(stage, "Outside", lambda: scene.outside)
+    assert import_string(stage.WORK) is tasks.work_smoke
+    assert tasks.work_smoke() == "at 1"
+    (run,) = SmokeRun.objects.all()
+    assert (run.day is None, run.ok) == (False, True)
+    assert tasks.work_smoke() == "at 0"
+    assert len(scene.desk.world.ledger.posts) == 1
+
+
+@pytest.mark.django_db
+def test_the_panel_shows_what_a_run_found(settings: Settings) -> None:
+    settings.PROVIDER_KEYS = {"polza": "pza_shown"}
+    account = factories.account(NOW, fingerprint=registry.fingerprint("pza_shown"))
+    reader = Client()
+    reader.force_login(factories.staff(Role.VIEWER))
+    found = [rules.Check("status", ok=False, finding="new_status_word", data={"words": "<brewing>"})]  # fmt: skip
+    for ok, checks, words in ((True, [], "passed"), (None, [], "not run"), (False, found, "&lt;brewing&gt;")):  # fmt: skip
+        SmokeRun.objects.create(account=account, at=NOW, ended_at=NOW, real=True, ok=ok, checks=rules.plain(checks))  # fmt: skip
+        page = reader.get("/admin/providers/providerstate/").content.decode()
+        assert "Smoke" in page
+        assert words in page
+        SmokeRun.objects.all().delete()
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from jobs.engine import Engine, FencedError
 from jobs.lane import LaneContext
 from jobs.models import Case, Job, ProviderTask, SpoolHost, StandingDecision
 from jobs.pictures import PictureProcess
+from jobs.rules import ABSENCE_MARGIN_S
 from jobs.stages import answers as answered
 from jobs.states import CaseKind, JobState, Release
 from providers import registry
@@ -140,6 +141,7 @@ def test_by_the_owners_standing_decision_a_lost_answer_is_asked_for_once_more_an
     desk.fault = "reset_after_accept"
     for job in (once, always):
         desk.live(job)
+        desk.restart()
     told = {
         job.prompt.split()[0]: [(t.state, t.charge, t.released_by) for t in job.tasks.order_by("created_at")]
         for job in (once, always)
@@ -232,13 +234,16 @@ def test_of_a_living_process_only_a_complete_answer_is_read_and_only_when_its_ti
     desk, job, _ = one_life(make, monkeypatch, _killed_at("_settle", make, monkeypatch))
     task = ProviderTask.objects.get(job=job)
     whole = answers._folder() / f"{task.pk}.answer"
-    lane, now = _idle_lane(desk), desk.clock.now()
+    desk.restart()
+    lane = _idle_lane(desk)
+    assert task.send_not_after is not None
+    over = task.send_not_after + timedelta(seconds=180 + ABSENCE_MARGIN_S)
     with lanes.life_mark(task.run_id):
-        assert not answered.replay(lane, live=[], now=now + timedelta(seconds=199)).facts
+        assert not answered.replay(lane, live=[], now=over - timedelta(seconds=1)).facts
         part = whole.rename(whole.with_suffix(".part"))
-        assert not answered.replay(lane, live=[], now=now + timedelta(hours=1)).facts
+        assert not answered.replay(lane, live=[], now=over + timedelta(hours=1)).facts
         part.rename(whole)
-        found = answered.replay(lane, live=[], now=now + timedelta(seconds=201))
+        found = answered.replay(lane, live=[], now=over)
     assert [fact.completed for fact in found.facts] == [True]
     assert found.all_read
     assert files() == []

@@ -7,18 +7,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.test import Client
 from django.urls import resolve
 from pytest_django import DjangoAssertNumQueries
 from pytest_django import Settings as DjangoSettings
 
-from jobs import body_limit, hooks, webhook_address
+from jobs import hook_gate, hooks, webhook_address
 from jobs.clock import clock
 from jobs.lifecycle import hints
 from jobs.lifecycle.record import record
@@ -85,7 +87,7 @@ def test_where_webhooks_are_off_none_is_asked_for_and_none_heard(settings: Djang
 
 
 class Wire:
-    """One request to an ASGI application behind `bounded`; `pieces` are its body."""
+    """One request to an ASGI application behind `gated`; `pieces` are its body."""
 
     def __init__(self, *pieces: bytes, told: int | None = None, path: str = "/hooks/x/") -> None:
         self.pieces, self.read = list(pieces), 0
@@ -93,7 +95,10 @@ class Wire:
         self.scope = {"type": "http", "path": path, "headers": headers}
         self.got: bytes | None = None
         self.status: int | None = None
-        asyncio.run(body_limit.bounded(self.application)(self.scope, self.receive, self.send))
+        asyncio.run(self.call())
+
+    async def call(self) -> None:
+        await hook_gate.gated(self.application)(self.scope, self.receive, self.send)
 
     async def receive(self) -> dict[str, Any]:
         if not self.pieces:
@@ -115,7 +120,7 @@ class Wire:
 
 
 def test_a_body_of_ten_megabytes_is_not_taken_in() -> None:
-    piece, most = b"x" * 65_536, body_limit.MOST_BYTES
+    piece, most = b"x" * 65_536, hook_gate.MOST_BYTES
     told = Wire(*[piece] * 160, told=160 * 65_536)
     assert (told.status, told.read, told.got) == (413, 0, None)
     untold = Wire(*[piece] * 160)
@@ -126,6 +131,28 @@ def test_a_body_of_ten_megabytes_is_not_taken_in() -> None:
     assert (exactly.status, exactly.got) == (None, piece * 16)
     assert Wire(b"x" * (most + 1)).status == 413
     assert Wire(*[piece] * 20, path="/admin/").got == piece * 20  # not ours
+
+
+def test_calls_that_come_together_share_one_thread_and_so_one_connection() -> None:
+    seen = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        seen.append(await sync_to_async(threading.get_ident)())
+
+    gated = hook_gate.gated(application)
+
+    async def call() -> None:
+        body = {"type": "http.request", "body": b"", "more_body": False}
+        await gated(
+            {"type": "http", "path": "/hooks/x/", "headers": []}, AsyncMock(return_value=body), None
+        )
+
+    async def calls() -> None:
+        await asyncio.gather(*(call() for _ in range(20)))
+
+    asyncio.run(calls())
+    assert (len(seen), len(set(seen))) == (20, 1)
 
 
 def test_a_caller_who_leaves_reaches_nobody() -> None:
@@ -220,7 +247,7 @@ class Caller:
 
 
 @pytest.fixture
-def call(client: Client, on: None, monkeypatch: pytest.MonkeyPatch, settings: DjangoSettings) -> Iterator[Caller]:  # fmt: skip
+def call(client: Client, on: None, monkeypatch: pytest.MonkeyPatch, settings: DjangoSettings) -> Caller:  # fmt: skip
     settings.PROVIDER_KEYS = settings.PROVIDER_KEYS | {"fal": "fal_test"}
     keys = KeyServer()
     monkeypatch.setattr(hooks, "_ring_at", lambda url: keys.ring)

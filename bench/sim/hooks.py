@@ -43,9 +43,8 @@ def deliver_due(desk: Desk) -> None:
 
 def _call(desk: Desk, delivery: Delivery) -> None:
     _empty, _hooks, provider, task_id, nonce, _end = urlsplit(delivery.url).path.split("/")
-    headers = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in delivery.headers.items()}  # fmt: skip
     request = RequestFactory().post(
-        delivery.url, data=delivery.body, content_type="application/json", **headers
+        delivery.url, data=delivery.body, content_type="application/json", headers=delivery.headers
     )
     try:
         answer = hooks.receive(request, provider, UUID(task_id), nonce)

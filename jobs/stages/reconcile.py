@@ -219,8 +219,9 @@ async def receipt(lane: LaneContext, task: ProviderTask) -> Fact:
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "receipt_looked": True}
     last_chance = (task.failed_at or at) + timedelta(seconds=RECEIPTS_FOR_S)
     again = at + timedelta(seconds=RECEIPT_EVERY_S)
-    asked = account is not None and task.provider_id is not None
-    call = adapter.receipt(account, task.named) if asked else None
+    call = None
+    if account is not None and task.provider_id is not None:
+        call = adapter.receipt(account, task.named)
     if call is None or account is None:
         return Fact(**base, kind="no_receipt", decides=True, receipts_end_at=at)
     answer = await asking.read(

@@ -7,6 +7,7 @@ What was seen is kept in the row after each look; what it means is judged by job
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -44,6 +45,8 @@ from providers.contract import (
 )
 from providers.http import Transport
 from providers.models import SmokeRun
+
+logger = logging.getLogger(__name__)
 
 WORK = "jobs.tasks.work_smoke"
 DEADLINE_S = 20.0
@@ -151,7 +154,7 @@ def _not_yet(now: datetime) -> list[str]:
 
 
 class Watch:
-    """One run, for whoever holds it. `tell` is called with a line for people whenever there is news.
+    """One run, for whoever holds it. `tell` is called with where the send stands, at each look.
 
     `run.seen`: {"before", "after": balance; "fell_at": when the first of the second balances was read; "lag_s", "unlisted_s",
     "echo": of the history}, numbers of money as texts.
@@ -191,7 +194,10 @@ class Watch:
             lifecycle.let_go(run_id=self.run.pk)
 
     def _finish(self, checks: list[Check], *, cost: Decimal | None = None) -> None:
-        lifecycle.finish(self.run, checks=checks, now=self.outside.now(), cost=cost)
+        mine = lifecycle.finish(self.run, checks=checks, now=self.outside.now(), cost=cost)
+        if mine and self.run.ok is False:
+            found = ",".join(check.finding for check in checks if check.ok is False)
+            logger.warning("smoke.failed provider=%s findings=%s", self.provider, found)
 
     def _free(self) -> bool:
         """The reads that cost nothing. False: the run has ended with them."""
@@ -202,11 +208,9 @@ class Watch:
         checks.append(
             smoke.affordable(
                 target=target.name, price=target.price, currency=target.currency, factor=_factor(),
-                limit=self.run.most if self.run.most is not None else Decimal("Infinity"), closed=closed,
+                limit=self.run.most if self.run.real and self.run.most is not None else Decimal("Infinity"), closed=closed,
             )
         )  # fmt: skip
-        for check in checks:
-            self.tell(check.words)
         self.run.checks = smoke.plain(checks)
         if not self.run.real or not smoke.passed(checks):
             self._finish(checks)

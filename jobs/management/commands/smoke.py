@@ -22,8 +22,6 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 _SIGNS = {True: "✓", False: "✗", None: "–"}
-# What stops a run before it has spent anything, and is no fault of the provider.
-_REFUSALS = frozenset({"too_dear", "price_unknown", "target_closed"})
 
 
 class Command(BaseCommand):
@@ -67,12 +65,10 @@ class Command(BaseCommand):
         if quiet:
             told = {"ok": all(run.ok for run in runs), "runs": [_plain(run) for run in runs]}
             self.stdout.write(json.dumps(told, ensure_ascii=False))
-        failed = [
-            check for run in runs for check in smoke.from_plain(run.checks) if check.ok is False
-        ]
-        if failed:
-            refused = all(check.finding in _REFUSALS for check in failed)
-            sys.exit(EXIT_REFUSED if refused else EXIT_FAILED)
+        if any(run.ok is False for run in runs):
+            sys.exit(EXIT_FAILED)
+        if any(run.ok is None for run in runs):
+            sys.exit(EXIT_REFUSED)
 
     def _run(self, provider: str, limit: Decimal | None, *, real: bool, quiet: bool) -> SmokeRun:
         run = begin(provider, real=real, most=most_of(provider) if limit is None else limit)
@@ -94,7 +90,8 @@ class Command(BaseCommand):
             for check in smoke.from_plain(run.checks):
                 name = smoke.NAMES.get(check.name, check.name)
                 self.stdout.write(f"  {_SIGNS[check.ok]} {name}: {check.words}")
-            self.stdout.write("  " + (_("passed") if run.ok else _("failed")))
+            told_so = {True: _("passed"), False: _("failed"), None: _("not run")}
+            self.stdout.write(f"  {told_so[run.ok]}")
         return run
 
 

@@ -1,10 +1,16 @@
-"""The bodies of webhooks are bounded before anything reads or keeps them. Plain ASGI, in front of Django, which would take in
-any body as a whole before it looks at the address."""
+"""What webhooks pass before Django, in plain ASGI: a bound for their bodies, and one thread.
+
+Django would take in any body as a whole before it looks at the address; and it gives each request a thread, and so a
+connection to the database, of its own: pictures that end together would take more than the server has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext
 
 PREFIX = "/hooks/"
 MOST_BYTES = 1024 * 1024
@@ -12,8 +18,9 @@ MOST_BYTES = 1024 * 1024
 _Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-def bounded(application: _Application) -> _Application:
-    """413 for a longer body, unread where its length is told."""
+def gated(application: _Application) -> _Application:
+    """413 for a longer body, unread where its length is told. One call at a time goes on from here."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="webhooks")
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -39,7 +46,8 @@ def bounded(application: _Application) -> _Application:
         async def again() -> Any:
             return given.pop() if given else await receive()
 
-        await application(scope, again, send)
+        async with ThreadSensitiveContext(executor=thread):
+            await application(scope, again, send)
 
     return call
 
