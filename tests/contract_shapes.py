@@ -147,6 +147,7 @@ SHAPES: Mapping[str, tuple[Shape, ...]] = {
         _refused(403, _router_error(403, "Input flagged", reasons=["violence"], error_type="content_policy_violation"), _F.REJECTED),
         _refused(429, _router_error(429, "Rate limit exceeded", limit_source="upstream_provider_shared_pool"), _F.RATE_LIMITED),
         _refused(200, _router_error(502, "Provider returned error"), _F.DOWN, _POSSIBLE),
+        _refused(200, _router_error(400, "Invalid seed"), _F.REJECTED, _POSSIBLE, target_stops=False),
         _refused(502, _router_error(502, "Provider returned error"), _F.DOWN, _POSSIBLE),
     ),
     "gigachat": (

@@ -465,12 +465,15 @@ def test_the_key_is_in_no_call_but_its_headers_of_authorisation(adapter: Adapter
     assert set(opened) == {"authorization"}
     assert account.key not in repr(account)
     # Whatever a provider calls its task can lead to no other server and to no other path of it.
-    hostile = Named("../../admin?x=1#@evil.test", adapter.default_model, {"status": "https://evil.test/s", "result": "//evil.test", "cancel": "https://provider.test.evil.test/c"})  # fmt: skip
-    for led in (adapter.poll(account, hostile), adapter.result(account, hostile), adapter.cancel(account, hostile)):  # fmt: skip
-        if led is not None:
-            assert led.url.startswith("https://provider.test/")
-            assert "/../" not in led.url
-            assert "?" not in led.url
+    odd = Named("../../admin?x=1#@evil.test", adapter.default_model)
+    elsewhere = ("https://evil.test/requests/t-1", "//evil.test/t-1", "https://provider.test.evil.test/t-1", "https://provider.test/v1@evil.test/t-1", "http://provider.test/v1/t-1")  # fmt: skip
+    linked = [Named("t-1", adapter.default_model, dict.fromkeys(("status", "result", "cancel"), link)) for link in elsewhere]  # fmt: skip
+    for named in (odd, *linked):
+        for led in (adapter.poll(account, named), adapter.result(account, named), adapter.cancel(account, named)):  # fmt: skip
+            if led is not None:
+                assert led.url.startswith("https://provider.test/v1/"), led.url
+                assert "/../" not in led.url
+                assert "?" not in led.url
 
 
 @each

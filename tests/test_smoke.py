@@ -283,7 +283,7 @@ def test_a_real_run_pays_once_and_measures_the_history(scene: Scene) -> None:
         ("unknown_status", "new_status_word"),
         ("content_only", "picture_missing"),
         ("cost_missing", "cost_missing"),
-        ("no_balance", "refused"),
+        ("overloaded", "refused"),  # a job by itself would be sent again
     ],
 )
 def test_a_changed_contract_is_named_by_a_real_run_that_still_sends_once(
