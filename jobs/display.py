@@ -152,6 +152,7 @@ EVENTS: Mapping[str, Look] = {
     "case_closed": Look(gettext_lazy("Case closed"), "check-check", "grey"),
     "case_taken": Look(gettext_lazy("Case taken"), "user-check", "grey"),
     "case_noted": Look(gettext_lazy("Note"), "sticky-note", "grey"),
+    "callback_replayed": Look(gettext_lazy("Callbacks sent again"), "send", "blue"),
     "conflict": Look(gettext_lazy("Two different facts"), "triangle-alert", "amber"),
     "retried": Look(gettext_lazy("Retried"), "rotate-ccw", "blue"),
     "retargeted": Look(gettext_lazy("Retried on another target"), "shuffle", "blue"),

@@ -30,22 +30,24 @@ from jobs.lifecycle.record import Fact, record
 from jobs.lifecycle.recover import hand_back
 from jobs.rules import limits, rules
 from jobs.stages import answers as answered
-from jobs.stages import fetch, health, poll, reconcile, submit
+from jobs.stages import deliver, fetch, health, poll, reconcile, submit
 from providers import registry
 from providers.http import Transport
 
 logger = logging.getLogger(__name__)
 
-ROOM = {"submit": 320, "poll": 512, "fetch": 24, "look": 100, "receipt": 32, "health": 8}
+ROOM = {
+    "submit": 320, "poll": 512, "fetch": 24, "look": 100, "receipt": 32, "health": 8, "deliver": 64,
+}  # fmt: skip
 GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
 SWEEP_S = 5.0
-# Looks, receipts and free reads are due every few seconds at the most: not asked for in every pass.
-_SELDOM = frozenset({"look", "receipt", "health"})
+# Looks, receipts, free reads and callbacks can wait a second: not asked for in every pass.
+_SELDOM = frozenset({"look", "receipt", "health", "deliver"})
 SELDOM_S = 1.0
 SPOOL_AFTER_S = 2.0
 # What goes on while calls end that began before: nothing that sends.
-_BESIDE = ("poll", "fetch", "look", "receipt", "health")
+_BESIDE = ("poll", "fetch", "look", "receipt", "health", "deliver")
 
 
 _ONE_BY_ONE: dict[str, tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Fact]]]] = {
@@ -138,6 +140,9 @@ class Engine:
             case "health":
                 due = await lane.db(health.claim_reads, lane, free)
                 acts = [health.look(lane, one) for one in due]
+            case "deliver":
+                told = await lane.db(deliver.claim_callbacks, lane, free)
+                acts = [deliver.tell(lane, one) for one in told]
             case _:
                 claim, act = _ONE_BY_ONE[name]
                 acts = [self._one(act(lane, task)) for task in await lane.db(claim, lane, free)]

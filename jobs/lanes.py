@@ -212,11 +212,13 @@ _WORK_WAITS = """
         OR EXISTS (SELECT FROM jobs_providertask WHERE undecided_since IS NOT NULL)
         OR EXISTS (SELECT FROM jobs_providertask WHERE state IN ('intent', 'sending'))
         OR EXISTS (SELECT FROM jobs_providertask WHERE work_run_id IS NOT NULL)
+        OR EXISTS (SELECT FROM jobs_callback WHERE delivered_at IS NULL AND given_up_at IS NULL
+                   AND (not_before IS NULL OR not_before <= %(until)s))
 """
 
 
 def work_waiting(now: datetime) -> bool:
-    """Whether a lane is needed before the next minute's ring: a pending job, or a task with something due by then."""
+    """Whether a lane is needed before the next minute's ring: a pending job, a task with something due by then, a callback."""
     with connection.cursor() as cursor:
         cursor.execute(_WORK_WAITS, {"until": now + timedelta(seconds=LOOK_AHEAD_S)})
         row = cursor.fetchone()

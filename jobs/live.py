@@ -16,11 +16,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from asgiref.sync import ThreadSensitiveContext
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.handlers.asgi import ASGIRequest
 from django.db import (
     InterfaceError,
     OperationalError,
@@ -28,7 +30,9 @@ from django.db import (
     connection,
     connections,
 )
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.utils import translation
+from django.utils.translation import get_language
 
 EVERY_S = 1.0
 PING_S = 15.0
@@ -204,6 +208,11 @@ def _limit() -> None:
         cursor.execute(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
 
 
+def message(told: Mapping[str, Any]) -> bytes:
+    """As it stands in an event stream."""
+    return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
 def _told(subject: Subject, languages: tuple[str | None, ...]) -> _Reading:
     seen = subject.read()
     if seen is None:
@@ -211,8 +220,7 @@ def _told(subject: Subject, languages: tuple[str | None, ...]) -> _Reading:
     messages = {}
     for language in languages:
         with translation.override(language):
-            told = json.dumps(subject.tell(seen), ensure_ascii=False, separators=(",", ":"))
-        messages[language] = f"data: {told}\n\n".encode()
+            messages[language] = message(subject.tell(seen))
     return _Reading(messages, over=subject.over(seen))
 
 
@@ -239,9 +247,45 @@ def full() -> bool:
     return len(_open) >= MOST_STREAMS
 
 
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+class EventStream(StreamingHttpResponse):
+    """Its messages end when it does; the stock response leaves what it iterates over to the garbage collector."""
+
+    def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(messages, content_type="text/event-stream")
+        self._messages = messages
+        self.headers["Cache-Control"] = "no-store, no-transform"
+        self.headers["X-Accel-Buffering"] = "no"  # nginx would keep the messages back
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._messages) as messages:
+            async for message in messages:
+                yield message
+
+
+def answer(request: HttpRequest, subject: Subject) -> HttpResponseBase:
+    """The stream of a subject. Who may watch it was asked before."""
+    if not isinstance(request, ASGIRequest):
+        return HttpResponse(status=501)
+    if full():
+        return HttpResponse(status=503)
+    return EventStream(_messages(subject, get_language()))
+
+
+async def _messages(subject: Subject, language: str | None) -> AsyncGenerator[bytes, None]:
+    # The request's thread lives as long as the stream, and with it the connection on which the middleware has looked up
+    # the session and the user.
+    await sync_to_async(connections.close_all)()
+    async with aclosing(hub().stream(subject, language)) as messages:
+        async for message in messages:
+            yield message
+
+
 # --- the address ------------------------------------------------------------------------------------------------------
 
-ADDRESS_END = "/stream/"
+ADDRESS_ENDS = ("/stream/", "/events")  # of the desk's pages, of the API
 
 _Application = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -255,7 +299,7 @@ def in_one_thread(application: _Application) -> _Application:
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streams")
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].endswith(ADDRESS_END):
+        if scope["type"] == "http" and scope["path"].endswith(ADDRESS_ENDS):
             async with ThreadSensitiveContext(executor=thread):
                 await application(scope, receive, send)
         else:

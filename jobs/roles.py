@@ -26,7 +26,7 @@ _VIEWER = frozenset(
     f"{app}.view_{model}"
     for app, models in {
         "jobs": (
-            "alert", "alertchannel", "batch", "case", "hold", "job", "jobevent", "jobphoto", "lane", "orphan", "polzatask", "providertask", "result",
+            "alert", "alertchannel", "apitoken", "batch", "callback", "case", "hold", "job", "jobevent", "jobphoto", "lane", "orphan", "polzatask", "providertask", "result",
             "spoolhost", "standingdecision", "statement", "tenant",
         ),
         "providers": ("account", "providerevent", "providerstate", "quotawindow", "target"),
@@ -59,15 +59,21 @@ _OPERATOR = _VIEWER | {
     "jobs.adopt_orphan",
     "jobs.dispute_orphan",
     "jobs.work_case",
+    "jobs.replay_callback",
     "jobs.press_hold",
     "jobs.view_trail",
+    "jobs.revoke_apitoken",
 }
 
 _OWNER = _OPERATOR | {
     "jobs.resend_job",
     "jobs.lift_hold",
+    "jobs.add_apitoken",
+    "jobs.rotate_apitoken",
     "jobs.add_tenant",
     "jobs.change_tenant",
+    "jobs.rotate_endpoint",
+    "jobs.reveal_endpoint",
     "jobs.add_standingdecision",
     "jobs.change_standingdecision",
     "providers.add_target",

@@ -31,9 +31,9 @@ LATE_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """`id` is a job's number or a task's uuid; `code` is a key of WHY."""
+    """`id` is a job's or a callback's number or a task's uuid; `code` is a key of WHY."""
 
-    kind: Literal["job", "task"]
+    kind: Literal["job", "task", "callback"]
     id: str
     code: str
 
@@ -57,6 +57,7 @@ WHY = {
     "no_case": gettext_noop("needs a person, but no open case says so"),
     "no_key": gettext_noop("waits for a provider that no key is set for"),
     "not_sent": gettext_noop("could be sent and nobody sends it"),
+    "not_told": gettext_noop("was due long ago and nobody told the other program"),
 }
 
 # The parts of `waits` are the SQL twin of phases.why_waiting, with the exposure brake of lifecycle/claim.py. While sends
@@ -159,6 +160,14 @@ job AS (
 SELECT 'job', id::text, code FROM job WHERE code IS NOT NULL
 UNION ALL
 SELECT 'task', id::text, code FROM task WHERE code IS NOT NULL
+UNION ALL
+-- While its receiver is being tried, a callback is behind others (lifecycle/callbacks.py).
+SELECT 'callback', c.id::text, 'not_told' FROM jobs_callback c
+WHERE c.delivered_at IS NULL AND c.given_up_at IS NULL AND c.not_before <= %(late)s
+  AND (c.leased_until IS NULL OR c.leased_until <= %(late)s)
+  AND NOT EXISTS (
+    SELECT FROM jobs_callback x WHERE x.tenant_id = c.tenant_id AND x.host = c.host
+      AND (x.tried_at > %(late)s OR x.leased_until > %(now)s))
 ORDER BY 1, 3, 2
 """  # noqa: S608  COSTLY is our own text
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,10 +22,44 @@ import httpx
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
+_HOST_NAME = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)*(?<!-)")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Places inside that may be asked all the same: host names in small letters, and networks."""
+
+    hosts: frozenset[str] = frozenset()
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, told: Iterable[str]) -> Self:
+        """From names, addresses and networks such as 10.1.0.0/16. Raises ValueError over what is none of these."""
+        hosts, networks = set(), []
+        for one in told:
+            try:
+                networks.append(ipaddress.ip_network(one))
+            except ValueError:
+                if not _HOST_NAME.fullmatch(one.lower()):
+                    raise
+                hosts.add(one.lower())
+        return cls(frozenset(hosts), tuple(networks))
+
+    def names(self, host: str) -> bool:
+        """Whether it is allowed as it is written: by name, or as an address of one of the networks."""
+        return host.lower() in self.hosts or self.holds(host)
+
+    def holds(self, address: str) -> bool:
+        try:
+            ip = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(ip in network for network in self.networks)
 
 
 class Outside(httpx.AsyncBaseTransport):
-    """`home` is the provider's base URL: its own host and port are asked wherever they are, as its polls are.
+    """`home` is the provider's base URL: its own host and port are asked wherever they are, as its polls are. `allowed`:
+    what else may be inside.
 
     Raises httpx.ConnectError for any other host that has an address which is not public, or none.
     """
@@ -30,11 +67,13 @@ class Outside(httpx.AsyncBaseTransport):
     def __init__(
         self,
         *,
-        home: str,
+        home: str = "",
+        allowed: Allowed | None = None,
         inner: httpx.AsyncBaseTransport | None = None,
         resolve: Resolve | None = None,
     ) -> None:
-        self._home = _place(httpx.URL(home))
+        self._home = _place(httpx.URL(home)) if home else None
+        self._allowed = allowed or Allowed()
         self._inner = inner or httpx.AsyncHTTPTransport(
             verify=httpx.create_ssl_context(trust_env=False), trust_env=False, retries=0
         )
@@ -50,12 +89,15 @@ class Outside(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _public(self, host: str, port: int) -> str:
-        """One address of the host, all of which are public."""
+        """One address of the host, all of which are public or allowed."""
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"{host} is not to be found: {error}") from error
-        if not found or not all(is_public(address) for address in found):
+        by_name = host.lower() in self._allowed.hosts
+        if not found or not all(
+            by_name or is_public(address) or self._allowed.holds(address) for address in found
+        ):
             raise httpx.ConnectError(f"{host} is no address of the open internet")
         return found[0]
 
@@ -85,6 +127,7 @@ def _pinned(request: httpx.Request, address: str) -> httpx.Request:
         request.method,
         request.url.copy_with(host=address),
         headers=request.headers,
+        stream=request.stream,
         extensions={**request.extensions, "sni_hostname": request.url.raw_host.decode("ascii")},
     )
 

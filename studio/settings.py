@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from providers import registry
 from providers.contract import Webhooks
+from providers.outside import Allowed
 
 # Generic classes such as ModelAdmin[Job] are plain classes at run time without this.
 django_stubs_ext.monkeypatch()
@@ -389,6 +390,17 @@ def _webhooks() -> frozenset[str]:
 WEBHOOKS = _webhooks()
 # Where a webhook is expected, asking is only a net.
 WEBHOOK_POLL_SEC = _number("WEBHOOK_POLL_SEC", 120, low=1, high=3600)
+# Hosts, addresses and networks inside that callbacks may go to, plain http:// too: crm.internal, 10.1.0.0/16.
+try:
+    CALLBACK_ALLOW = Allowed.of(
+        part.strip() for part in env.list("CALLBACK_ALLOW", default=[]) if part.strip()
+    )
+except ValueError as error:
+    raise _stop(
+        "CALLBACK_ALLOW",
+        f"{error}.",
+        "Write names, addresses and networks, like crm.internal, 10.1.0.0/16.",
+    ) from None
 # More alerts within an hour are told of in one summary.
 ALERT_MOST_PER_HOUR = _whole("ALERT_MOST_PER_HOUR", 20, low=1, high=10_000)
 
@@ -427,6 +439,11 @@ def _alert_urls() -> tuple[str, ...]:
 
 
 ALERT_URLS = _alert_urls()
+
+# --- the API ----------------------------------------------------------------------------------------------------------
+
+# A tenant's jobs that may wait; beyond it programs are told to come back (429).
+API_MOST_WAITING = _whole("API_MOST_WAITING", 10_000, low=1, high=10_000_000)
 
 # --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
 

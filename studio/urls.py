@@ -12,4 +12,5 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     # Written out once more in jobs/webhook_address.py, for processes that load no pages.
     path("hooks/<str:provider>/<uuid:task_id>/<str:nonce>/", hooks.receive, name="hook"),
+    path("api/", include("jobs.api.urls")),
 ]

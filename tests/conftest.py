@@ -28,6 +28,7 @@ for name in (
     "ALERT_URLS",
     "SMOKE_DAILY",
     "WEBHOOKS",
+    "CALLBACK_ALLOW",
 ):
     os.environ[name] = ""
 

@@ -9,7 +9,7 @@ import pytest
 from django.test import AsyncRequestFactory, Client
 from django.urls import reverse
 
-from jobs.admin import files
+from jobs import serving
 from jobs.clock import clock
 from jobs.models import Result
 from jobs.roles import Role
@@ -124,7 +124,7 @@ async def test_under_asgi_the_file_is_streamed_piece_by_piece(media: Path) -> No
     """A synchronous body would be read into memory as a whole, with a warning."""
     (media / "large.png").write_bytes(b"x" * 600_000)
     request = AsyncRequestFactory().get("/")
-    answer = files._serve(request, "large.png", media_type="image/png", etag="e", name="large.png")
+    answer = serving.serve(request, "large.png", media_type="image/png", etag="e", name="large.png")
     assert answer.is_async  # type: ignore[attr-defined]
     parts = [part async for part in answer]  # type: ignore[attr-defined]
     assert [len(part) for part in parts] == [262_144, 262_144, 75_712]

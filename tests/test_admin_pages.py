@@ -51,7 +51,7 @@ def test_every_page_opens_with_rows_in_every_phase(root: Client) -> None:
     jobs = factories.everything(clock.now())
     Lane.objects.create(slot=1)
     for model in ("job", "providertask", "polzatask", "case", "jobevent", "lane", "hold", "result", "batch", "tenant",
-                  "standingdecision", "spoolhost"):  # fmt: skip
+                  "standingdecision", "spoolhost", "apitoken"):  # fmt: skip
         _page(root, _list(model))
     for model in ("account", "target", "providerstate", "quotawindow", "providerevent"):
         _page(root, reverse(f"admin:providers_{model}_changelist"))

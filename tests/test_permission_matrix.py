@@ -28,9 +28,12 @@ from jobs import attach, balance
 from jobs.admin import holds, provider_verbs
 from jobs.admin.confirm import VerbsMixin
 from jobs.clock import clock
+from jobs.lifecycle import tokens
 from jobs.models import (
+    ApiToken,
     Batch,
     BulkRun,
+    Callback,
     Case,
     Hold,
     Job,
@@ -38,6 +41,7 @@ from jobs.models import (
     PolzaTask,
     ProviderTask,
     SpoolHost,
+    Tenant,
 )
 from jobs.roles import Role
 from jobs.states import CaseKind, JobState
@@ -106,8 +110,30 @@ def charged(now: datetime) -> ProviderTask:
     )  # fmt: skip
 
 
+def token(now: datetime) -> ApiToken:
+    return tokens.issue(
+        tenant=factories.tenant(), name="site", scopes=["read"], actor=None, now=now
+    ).token
+
+
 def case(now: datetime) -> Any:
     return factories.case(CaseKind.PAID_TWICE, now, of=factories.done(now))
+
+
+def dead_callback(now: datetime) -> Callback:
+    job = factories.job(now, JobState.FAILED)
+    return Callback.objects.create(
+        tenant=job.tenant, job=job, kind="job.failed", url="https://shop.example/", at=now, given_up_at=now, tries=9,
+        case=factories.case(CaseKind.DEAD_CALLBACK, now, of=job),
+    )  # fmt: skip
+
+
+def of_dead_callback(now: datetime) -> Any:
+    return dead_callback(now).case
+
+
+def tenant(_now: datetime) -> Tenant:
+    return factories.tenant()
 
 
 def batch(state: JobState = JobState.PENDING, **values: Any) -> Callable[[datetime], Batch]:
@@ -263,6 +289,16 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("case", "take"): Row(OPERATOR, case, _none, _cases("take")),
     ("case", "note"): Row(OPERATOR, case, _with(note="x"), _cases("note", "--note", "x")),
     ("case", "close"): Row(OPERATOR, case, _with(resolution="checked", note="x"), _cases("close", "--resolution", "checked", "--note", "x")),
+    ("case", "replay"): Row(OPERATOR, of_dead_callback, _none, lambda made: ["callbacks", "replay", "--case", str(made.pk)]),
+    ("callback", "replay"): Row(OPERATOR, dead_callback, _none, lambda made: ["callbacks", "replay", str(made.pk)]),
+    ("tenant", "callback-url"): Row(
+        OWNER, tenant, _with(url="https://shop.example/"), lambda _made: ["callbacks", "url", "studio", "https://shop.example/2"]
+    ),
+    ("tenant", "callback-secret"): Row(OWNER, tenant, _none, lambda _made: ["callbacks", "rotate", "studio"]),
+    ("apitoken", "rotate"): Row(
+        OWNER, token, _with(hours="1"), lambda made: ["tokens", "rotate", made.prefix]
+    ),
+    ("apitoken", "revoke"): Row(OPERATOR, token, _none, lambda made: ["tokens", "revoke", made.prefix]),
     ("batch", "retry-failed"): Row(OPERATOR, batch(JobState.FAILED), _none, _batches("retry-failed")),
     ("batch", "pause"): Row(OPERATOR, batch(), _none, _batches("pause")),
     ("batch", "resume"): Row(OPERATOR, paused, _none, _batches("resume")),

@@ -19,11 +19,13 @@ from django.urls import resolve, reverse
 
 from jobs.alert_rules import AlertKind, AlertState
 from jobs.clock import clock
+from jobs.lifecycle import tokens
 from jobs.models import (
     Alert,
     Batch,
     BulkRun,
     BulkSkip,
+    Callback,
     Case,
     Hold,
     Job,
@@ -159,9 +161,16 @@ def _rows(settings: Any, tmp_path: Path) -> None:
             provider="polza", account=factories.account(now), since=now - hour, until=now, asked_at=now - hour,
             state=read, told=_told(), read_at=now, ended_at=None if read == "reading" else now,
         )  # fmt: skip
+    for ended in (
+        {},
+        {"delivered_at": now, "status": 204},
+        {"given_up_at": now, "trouble": "HTTP 500"},
+    ):
+        Callback.objects.create(tenant=tenant, job=job, kind="job.succeeded", url="https://shop.example/", at=now, **ended)  # fmt: skip
     Alert.objects.create(kind=AlertKind.STUCK, state=AlertState.SENT, at=now, not_before=now)
     Hold.objects.create(kind="red_button", set_at=now, set_by=owner, reason="prices")
     Lane.objects.create(slot=1)
+    tokens.issue(tenant=tenant, name="site", scopes=["read"], actor=owner, now=now)
     SpoolHost.objects.create(host="desk-1", clear_at=now)
     StandingDecision.objects.create(target=factories.target(), what="resend_unknown", reason="x", made_by=owner, made_at=now)  # fmt: skip
     QuotaWindow.objects.create(account=factories.account(now), seconds=60, most=5)
@@ -198,14 +207,14 @@ def _client(role: Role) -> Client:
 _EXPECTED = {
     *(
         f"admin:jobs_{model}_{page}"
-        for model in ("job", "batch", "case", "alert", "bulkrun", "statement")
+        for model in ("job", "batch", "callback", "case", "alert", "bulkrun", "statement")
         for page in ("changelist", "change")
     ),
     "admin:index", "admin:desk_comparison", "admin:jobs_result_changelist", "admin:jobs_polzatask_changelist",
     "admin:jobs_polzatask_change",
     "admin:jobs_providertask_changelist", "admin:jobs_tenant_changelist", "admin:jobs_tenant_change", "admin:jobs_hold_changelist",
     "admin:jobs_lane_changelist", "admin:jobs_jobevent_changelist", "admin:jobs_spoolhost_changelist",
-    "admin:jobs_standingdecision_changelist", "admin:providers_providerstate_changelist", "admin:providers_target_changelist",
+    "admin:jobs_standingdecision_changelist", "admin:jobs_apitoken_changelist", "admin:jobs_apitoken_change", "admin:providers_providerstate_changelist", "admin:providers_target_changelist",
     "admin:providers_target_change", "admin:providers_account_changelist", "admin:providers_account_change",
     "admin:providers_quotawindow_changelist", "admin:providers_providerevent_changelist",
 }  # fmt: skip

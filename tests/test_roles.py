@@ -37,6 +37,7 @@ OPERATORS = {
     "absent",
     "refund",
     "write-off",
+    "replay",
 }
 OWNERS = OPERATORS | {"resend", "lift"}
 MAY = {Role.VIEWER: set(), Role.OPERATOR: OPERATORS, Role.OWNER: OWNERS}

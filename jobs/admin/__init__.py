@@ -3,6 +3,7 @@
 from jobs.admin import (
     alerts,
     batches,
+    callbacks,
     cases,
     holds,
     jobs,
@@ -14,12 +15,14 @@ from jobs.admin import (
     statement,
     tasks,
     tenants,
+    tokens,
     users,
 )
 
 __all__ = [
     "alerts",
     "batches",
+    "callbacks",
     "cases",
     "holds",
     "jobs",
@@ -31,5 +34,6 @@ __all__ = [
     "statement",
     "tasks",
     "tenants",
+    "tokens",
     "users",
 ]

@@ -55,7 +55,7 @@ _WANTED: Mapping[CaseKind, tuple[Verb, ...]] = {
     CaseKind.ATTEMPTS_EXHAUSTED: (verbs.RETRY,),
     CaseKind.LATE_RESULT: (verbs.DELIVER,),
     CaseKind.PAID_TWICE: (verbs.REFUND, verbs.CLOSE),
-    CaseKind.DEAD_CALLBACK: (verbs.CLOSE,),
+    CaseKind.DEAD_CALLBACK: (verbs.REPLAY, verbs.CLOSE),
 }
 _LAST = (verbs.RESOLVE, verbs.CLOSE)
 _KEYS = {"take": "t", "note": "n", "close": "c"}

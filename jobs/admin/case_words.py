@@ -96,8 +96,10 @@ _HINTS: Mapping[CaseKind, tuple[Words, Words]] = {
         ),
     ),
     CaseKind.DEAD_CALLBACK: (
-        gettext_lazy("The other program never took the news about this job."),
-        gettext_lazy("Tell its people, then close the case."),
+        gettext_lazy("The other program did not take the news about this job for a day."),
+        gettext_lazy(
+            "Tell its people. Once it works again, send the callbacks again; the case closes by itself when they are taken."
+        ),
     ),
     CaseKind.ORPHAN: (
         gettext_lazy("Something at the provider that no job of ours belongs to."),

@@ -1,40 +1,23 @@
-"""Result files and input photos, to staff only. Nothing under MEDIA_ROOT is reachable in any other way."""
+"""Result files and input photos, to staff only. Programs get theirs by signed links (jobs/links.py)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.core.handlers.asgi import ASGIRequest
-from django.http import (
-    FileResponse,
-    Http404,
-    HttpRequest,
-    HttpResponseBase,
-    HttpResponseNotModified,
-    StreamingHttpResponse,
-)
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404
-from django.utils.http import content_disposition_header, parse_etags, quote_etag
 
-from jobs import results
 from jobs.models import JobPhoto, Result
+from jobs.serving import serve, serve_result
 
-# What a browser may show by itself; everything else is downloaded.
-_SHOWN = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _THUMBNAIL_TYPE = "image/webp"
-_CHUNK = 256 * 1024
 
 
 def result_file(request: HttpRequest, pk: int) -> HttpResponseBase:
     """The file itself. `?download` makes the browser save it."""
     _check(request)
-    result = get_object_or_404(Result, pk=pk)
-    name = f"{result.job_id}-{result.pk}{Path(result.key).suffix}"
-    return _serve(request, result.key, media_type=result.media_type, etag=result.sha256, name=name)
+    return serve_result(request, get_object_or_404(Result, pk=pk))
 
 
 def result_thumbnail(request: HttpRequest, pk: int) -> HttpResponseBase:
@@ -42,7 +25,7 @@ def result_thumbnail(request: HttpRequest, pk: int) -> HttpResponseBase:
     result = get_object_or_404(Result, pk=pk)
     if not result.thumb_key:
         raise Http404
-    return _serve(
+    return serve(
         request,
         result.thumb_key,
         media_type=_THUMBNAIL_TYPE,
@@ -55,56 +38,9 @@ def photo_file(request: HttpRequest, pk: int) -> HttpResponseBase:
     _check(request)
     photo = get_object_or_404(JobPhoto, pk=pk)
     name = f"photo-{photo.pk}{Path(photo.key).suffix}"
-    return _serve(request, photo.key, media_type=photo.media_type, etag=photo.sha256, name=name)
+    return serve(request, photo.key, media_type=photo.media_type, etag=photo.sha256, name=name)
 
 
 def _check(request: HttpRequest) -> None:
     if not request.user.has_perm("jobs.view_job"):
         raise PermissionDenied
-
-
-def _serve(
-    request: HttpRequest, key: str, *, media_type: str, etag: str, name: str
-) -> HttpResponseBase:
-    """Files never change under their key, so browsers may keep them, privately. 404 for a key that leads elsewhere, also
-    by a symbolic link."""
-    root = Path(settings.MEDIA_ROOT).resolve()
-    try:
-        path = results.path_of(key).resolve(strict=True)
-    except (ValueError, OSError):
-        raise Http404 from None
-    if not path.is_relative_to(root) or not path.is_file():
-        raise Http404
-    tag = quote_etag(etag)
-    response: HttpResponseBase
-    if tag in parse_etags(request.headers.get("If-None-Match", "")):
-        response = HttpResponseNotModified()
-    else:
-        inline = media_type in _SHOWN and "download" not in request.GET
-        response = _body(request, path)
-        response.headers["Content-Type"] = media_type
-        response.headers["Content-Length"] = str(path.stat().st_size)
-        response.headers["Content-Disposition"] = (
-            content_disposition_header(not inline, name) or "attachment"
-        )
-    response.headers["ETag"] = tag
-    response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
-    return response
-
-
-def _body(request: HttpRequest, path: Path) -> HttpResponseBase:
-    """Under ASGI an asynchronous stream: a synchronous one would be read into memory as a whole."""
-    if isinstance(request, ASGIRequest):
-        return StreamingHttpResponse(_chunks(path))
-    return FileResponse(path.open("rb"))
-
-
-async def _chunks(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
-    try:
-        while part := await asyncio.to_thread(file.read, _CHUNK):
-            yield part
-    finally:
-        await asyncio.to_thread(file.close)

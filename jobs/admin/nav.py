@@ -106,6 +106,9 @@ _SETTINGS: Sequence[Entry] = (
         gettext_lazy("Tenants"), "building-2", "admin:jobs_tenant_changelist", "jobs.view_tenant"
     ),
     Entry(
+        gettext_lazy("API tokens"), "link", "admin:jobs_apitoken_changelist", "jobs.view_apitoken"
+    ),
+    Entry(
         gettext_lazy("Accounts"),
         "key-round",
         "admin:providers_account_changelist",
@@ -129,6 +132,9 @@ _MACHINE: Sequence[Entry] = (
     Entry(gettext_lazy("Trail"), "history", "admin:desk_trail", "jobs.view_trail"),
     Entry(
         gettext_lazy("Alerts"), "message-square", "admin:jobs_alert_changelist", "jobs.view_alert"
+    ),
+    Entry(
+        gettext_lazy("Callbacks"), "bell", "admin:jobs_callback_changelist", "jobs.view_callback"
     ),
     Entry(gettext_lazy("Lanes"), "cpu", "admin:jobs_lane_changelist", "jobs.view_lane"),
     Entry(

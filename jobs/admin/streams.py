@@ -5,22 +5,19 @@ Only where the server is asynchronous; elsewhere there is no address to listen a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
-from django.db import connections
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponseBase
 from django.urls import get_script_prefix, reverse, set_script_prefix
-from django.utils.translation import get_language
 
-from jobs import live, progress
+from jobs import progress
 from jobs.admin import batch_page, index
 from jobs.clock import clock
-from jobs.live import Subject
+from jobs.live import EventStream, Subject, answer
 from jobs.progress import Progress
+
+__all__ = ["DASHBOARD", "EventStream", "address", "answer", "dashboard", "of_batch"]
 
 # They move with every second; the texts tell them as far as a person sees a difference.
 _TICKING = {"at", "per_minute", "left_s"}
@@ -49,39 +46,6 @@ def of_batch(pk: int) -> Subject:
 
 
 DASHBOARD = Subject(key="dashboard", read=index.digest, tell=lambda version: {"version": version})
-
-
-class EventStream(StreamingHttpResponse):
-    """Its messages end when it does; the stock response leaves what it iterates over to the garbage collector."""
-
-    def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(messages, content_type="text/event-stream")
-        self._messages = messages
-        self.headers["Cache-Control"] = "no-store, no-transform"
-        self.headers["X-Accel-Buffering"] = "no"  # nginx would keep the messages back
-
-    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._messages) as messages:
-            async for message in messages:
-                yield message
-
-
-def answer(request: HttpRequest, subject: Subject) -> HttpResponseBase:
-    """The stream of a subject. Who may watch it was asked before."""
-    if not isinstance(request, ASGIRequest):
-        return HttpResponse(status=501)
-    if live.full():
-        return HttpResponse(status=503)
-    return EventStream(_messages(subject, get_language()))
-
-
-async def _messages(subject: Subject, language: str | None) -> AsyncGenerator[bytes, None]:
-    # The request's thread lives as long as the stream, and with it the connection on which the middleware has looked up
-    # the session and the user.
-    await sync_to_async(connections.close_all)()
-    async with aclosing(live.hub().stream(subject, language)) as messages:
-        async for message in messages:
-            yield message
 
 
 def dashboard(request: HttpRequest) -> HttpResponseBase:

@@ -11,13 +11,18 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, gettext_noop
 
-from jobs import tenancy
+from jobs import callbacks, tenancy
+from jobs.admin import callback_verbs
+from jobs.admin import callbacks as callback_pages
 from jobs.admin.changelist import DeskAdmin, EmptyState, capped_words
+from jobs.admin.confirm import VerbsMixin
+from jobs.admin.verbs import allowed
 from jobs.budgets import Limit
 from jobs.clock import clock
 from jobs.display import Look
@@ -150,7 +155,8 @@ def route_text(tenant: Tenant) -> str:
 
 
 @admin.register(Tenant)
-class TenantAdmin(DeskAdmin):
+class TenantAdmin(VerbsMixin, DeskAdmin):
+    verbs = (callback_verbs.SET_URL, callback_verbs.ROTATE)
     form = TenantForm
     change_form_template = "desk/tenant.html"
     list_display = ("name_cell", "places_cell", "waiting_cell", "money_cell", "contact")
@@ -189,6 +195,13 @@ class TenantAdmin(DeskAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Programs know it by its short name."""
         return ("slug",) if obj else ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.secret_view)
+        return [path("<int:pk>/secret/", view, name="jobs_tenant_secret"), *super().get_urls()]
+
+    def secret_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return callback_pages.secret(request, pk, self.admin_site.each_context(request))
 
     def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         for view in tenancy.views(rows, now=clock.now()):
@@ -254,6 +267,8 @@ class TenantAdmin(DeskAdmin):
                 "waiting": capped_words(view.waiting),
                 "now": view.now,
                 "history": _history(tenant),
+                "callback_url": callbacks.shown(callback_verbs.endpoint(tenant).url),
+                "callback_verbs": allowed(self.verbs, request.user, tenant),
             }
         return super().change_view(request, object_id, form_url, context)
 
@@ -287,10 +302,19 @@ class TenantAdmin(DeskAdmin):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A change as it is shown: what, from, to."""
+    """A change as it is shown: what, from, to. `words`: of what is no change of a setting."""
 
     event: Any
+    words: str
     parts: Sequence[tuple[str, str, str]]
+
+
+_DEEDS = {
+    "created": gettext_noop("created"),
+    "token_issued": gettext_noop("API token made: %(token)s"),
+    "token_rotated": gettext_noop("API token replaced: %(token)s"),
+    "token_revoked": gettext_noop("API token revoked: %(token)s"),
+}
 
 
 def _history(tenant: Tenant) -> list[Line]:
@@ -302,7 +326,8 @@ def _history(tenant: Tenant) -> list[Line]:
             for name, value in event.data.items()
             if event.kind == "changed"
         ]
-        lines.append(Line(event, parts))
+        words = "" if parts else _(_DEEDS.get(event.kind, event.kind)) % event.data
+        lines.append(Line(event, words, parts))
     return lines
 
 

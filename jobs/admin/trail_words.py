@@ -43,7 +43,7 @@ ON: Mapping[On, Words] = {
 _JOB_WHATS = (
     "retried", "retargeted", "edited", "sent_again", "absent_confirmed", "marked_manual", "resolved", "cancelled",
     "delivered_instead", "written_off", "refunded", "id_attached", "candidate_accepted", "poll_asked", "case_taken",
-    "case_noted", "case_closed", "rated", "rating_removed",
+    "case_noted", "case_closed", "rated", "rating_removed", "callback_replayed",
 )  # fmt: skip
 # What staff do at an account; other kinds of its events are what came of that.
 _PROVIDER_WHATS: Mapping[str, Look] = {
@@ -64,6 +64,9 @@ _OTHER_WHATS: Mapping[str, Look] = {
     "bulk_stopped": Look(gettext_lazy("Bulk action stopped"), "octagon-pause", "amber"),
     "tenant_created": Look(gettext_lazy("Tenant made"), "plus", "grey"),
     "tenant_changed": Look(gettext_lazy("Tenant changed"), "building-2", "amber"),
+    "tenant_token_issued": Look(gettext_lazy("API token made"), "key-round", "amber"),
+    "tenant_token_rotated": Look(gettext_lazy("API token replaced"), "refresh-cw", "amber"),
+    "tenant_token_revoked": Look(gettext_lazy("API token revoked"), "ban", "grey"),
     "red_button_pressed": Look(gettext_lazy("Red button pressed"), "octagon-pause", "red"),
     "red_button_lifted": Look(gettext_lazy("Red button lifted"), "play", "green"),
     "standing_made": Look(gettext_lazy("Standing decision made"), "gavel", "amber"),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import attach, display
-from jobs.admin import decision_verbs, rating
+from jobs.admin import callback_verbs, decision_verbs, rating
 from jobs.admin import forms as desk_forms
 from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of, provider_of
 from jobs.lifecycle import staff
@@ -375,7 +375,8 @@ CLOSE = Verb(
     ),
 )
 
-CASE_VERBS: Sequence[Verb] = (TAKE, NOTE, CLOSE)
+REPLAY = callback_verbs.REPLAY_CASE
+CASE_VERBS: Sequence[Verb] = (TAKE, NOTE, CLOSE, REPLAY)
 
 
 def allowed(verbs: Sequence[Verb], user: Any, thing: Model) -> list[Verb]:

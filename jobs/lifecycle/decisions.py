@@ -307,6 +307,7 @@ def retry_edited(
                 "prompt": prompt,
                 "original_prompt": job.original_prompt or job.prompt,
                 "edited_at": now,
+                "fingerprint": "",
             }
             said |= {"before": job.prompt, "after": prompt}
         if target is not None:

@@ -10,6 +10,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from jobs.callbacks import URL_LENGTH
+
 # A pause moves the pending jobs' `not_before` this far ahead, and resuming moves it back: what may be sent, and in which
 # order, is then told by the column that the claim reads anyway. A trigger does the same to jobs that come back to the
 # queue of a paused batch (migration 0007).
@@ -40,6 +42,8 @@ class Batch(models.Model):
         related_name="+",
         verbose_name=_("created by"),
     )
+    # Who hears that it is complete; "" for nobody.
+    callback_url = models.CharField(max_length=URL_LENGTH, blank=True, default="", db_default="")
     paused_at = models.DateTimeField(_("paused"), null=True, blank=True)
     completed_at = models.DateTimeField(_("completed"), null=True, blank=True)
     completions = models.PositiveIntegerField(_("completions"), default=0)

@@ -12,6 +12,7 @@ from django.db.models.functions import Upper
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
+from jobs.callbacks import URL_LENGTH
 from jobs.models.batch import Batch
 from jobs.querysets import JobQuerySet
 from jobs.states import JobState
@@ -189,6 +190,8 @@ class Job(models.Model):
         _("reference"), max_length=200, blank=True, help_text=_("The customer's own.")
     )
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher goes first."))
+    # Who hears how it ends (jobs/models/callback.py); "" for nobody. Settled when the job is made.
+    callback_url = models.CharField(max_length=URL_LENGTH, blank=True, default="", db_default="")
     route = ArrayField(models.BigIntegerField(), verbose_name=_("route"))
     target = models.ForeignKey(
         Target, on_delete=models.PROTECT, related_name="jobs", verbose_name=_("target")
@@ -219,6 +222,9 @@ class Job(models.Model):
     )
     created_at = models.DateTimeField(_("created"))
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
+    # What is asked for, whoever asks: prompt, parameters, photos, route (lifecycle/create.py). "" where a person has
+    # edited it since.
+    fingerprint = models.CharField(max_length=64, blank=True, default="", db_default="")
 
     objects = JobQuerySet.as_manager()
 
@@ -269,6 +275,11 @@ class Job(models.Model):
             GinIndex(OpClass(Upper("prompt"), name="gin_trgm_ops"), name="job_prompt_words"),
             # The admin list by time of creation: its count, and pages of a short time.
             models.Index(F("created_at").desc(), name="job_created"),
+            # A tenant's own list, newest first.
+            models.Index(F("tenant"), F("id").desc(), name="job_of_tenant"),
+            # Whether the same is under way already: what a program's request may join.
+            models.Index(fields=["tenant", "fingerprint"], name="job_same_live",
+                         condition=Q(state__in=["pending", "active"]) & ~Q(fingerprint="")),
         ]  # fmt: skip
 
     def __str__(self) -> str:
