@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ class NotUnderstoodError(ValueError):
     """The request is not in the provider's shape; the text is what it complains about."""
 
 
-class Speaker:
+class Speaker(ABC):
     """One provider's HTTP over the common core; what is left open here is its own."""
 
     name: str
@@ -46,39 +47,39 @@ class Speaker:
     def __init__(self, world: World) -> None:
         self.world = world
 
+    @abstractmethod
     def key_of(self, request: Request) -> str:
         """The fingerprint of the key a request shows, "" if none or not of the provider's form."""
-        raise NotImplementedError
 
+    @abstractmethod
     def error(self, name: str, now: float, wait_s: float = 0.0) -> Reaction:
         """One of faults.OWN_ERRORS (or `too_dear`) in the provider's words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def error_at(self, status: int, now: float, wait_s: float) -> Reaction:
         """The provider's words for a bare status, as its reads give it."""
-        raise NotImplementedError
 
-    def complain(self, message: str) -> Reaction:
-        raise NotImplementedError
+    @abstractmethod
+    def complain(self, message: str) -> Reaction: ...
 
-    def new_id(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def new_id(self) -> str: ...
 
+    @abstractmethod
     def read(self, request: Request, key: str) -> Submission:
         """Raises ValueError (NotUnderstoodError, or an unknown fault) with what the provider would complain about."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accepted(self, task: Task, request: Request, now: float) -> Reaction:
         """The right answer to the POST that made the task, also where it misbehaves on its way back."""
-        raise NotImplementedError
 
     def answered(self, task: Task, request: Request, now: float, *, instant: bool) -> Reaction:
         """The right answer where nothing goes wrong. `instant`: the task has ended already."""
         return self.accepted(task, request, now)
 
     def webhook(self, task: Task, request: Request, now: float) -> dict[str, Any]:
-        """What is POSTed where a submission asked for it."""
-        raise NotImplementedError
+        """What is POSTed where a submission asked for it. ValueError: this provider calls nobody."""
+        raise ValueError(f"{self.name} calls nobody")
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
