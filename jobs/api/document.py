@@ -124,7 +124,7 @@ def _on_database(_request: HttpRequest, error: Any) -> HttpResponse:
 
 def _on_fault(request: HttpRequest, error: Any) -> HttpResponse:
     _log.error("api.fault %s %s", request.method, request.path, exc_info=error)
-    return problems.answer(Problem(Code.FAULT, _("It is on record. Nothing was changed.")))
+    return problems.answer(Problem(Code.FAULT, _("It is on record.")))
 
 
 def made(api: DeskAPI) -> DeskAPI:

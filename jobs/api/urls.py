@@ -13,7 +13,7 @@ api = made(
     DeskAPI(
         title="Generation desk",
         version="1",
-        description="Pictures and texts from paid providers, made once and paid once. Answers mean what they say: see /api/v1/docs.",
+        description="Pictures and texts from paid providers, made once and paid once.",
         urls_namespace="api",
         docs_url=None,
     )

@@ -23,6 +23,8 @@ def measured(*command: str) -> dict[str, Any]:
 
 
 def passes(*paths: str) -> bool:
-    """Whether pytest is content with all of them; what it says goes to the terminal."""
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", *paths], cwd=PROJECT, check=False)
+    """Whether pytest is content with all of them; what it says goes to the terminal. By a worker, which has a database of its
+    own: a test beside this one may hold the usual one open."""
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "1", *paths]
+    done = subprocess.run(words, cwd=PROJECT, check=False)
     return done.returncode == 0
