@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.sim.caller_mutants import CALLERS
 from bench.sim.desk_mutants import DESK
 from bench.sim.mutation import Mutant
 from bench.sim.provider_mutants import PROVIDERS
@@ -324,4 +325,5 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     *DESK,
     *PROVIDERS,
+    *CALLERS,
 )  # fmt: skip

@@ -189,7 +189,7 @@ class Desk:
         self._numbers += jobs
         route = self.targets if self.plan["fallback"] else self.targets[:1]
         create.create_jobs(
-            jobs=[create.NewJob(prompt=f"{prompt} {self._numbers - number}", route=route) for number in range(jobs)],
+            jobs=[create.NewJob(prompt=f"{prompt} {self._numbers - number}", route=route, callback_url=self.plan["callback_url"]) for number in range(jobs)],
             tenant=self.tenants[0], actor=None, now=self.clock.moment(), token=uuid.uuid4(),
         )  # fmt: skip
         self.last_moved = self.turns.now

@@ -16,6 +16,7 @@ from django.db.models import Count, Q
 from bench.sim import office
 from bench.sim.desk import Desk
 from bench.sim.nemesis import Nemesis
+from bench.sim.receivers import Receiver
 from bench.sim.turns import Actor
 from jobs.lifecycle import batches
 from jobs.lifecycle.record import Fact
@@ -48,8 +49,8 @@ def _correlation(request: Request) -> str:
 class Judge:
     """`wrong` holds the violations found so far, in words."""
 
-    def __init__(self, desk: Desk, nemesis: Nemesis) -> None:
-        self.desk, self.nemesis = desk, nemesis
+    def __init__(self, desk: Desk, nemesis: Nemesis, receiver: Receiver) -> None:
+        self.desk, self.nemesis, self.receiver = desk, nemesis, receiver
         self.wrong: list[str] = []
         self.calm_since = float("inf")
         self._kept: dict[uuid.UUID, list[Fact]] = defaultdict(list)
@@ -212,7 +213,7 @@ class Judge:
         )
         if states & open_states:
             return False
-        if office.busy():
+        if office.busy() or self.receiver.waits():
             return False
         if not watching:
             return all(self._has_home(task) for _made, task in self._paid() if task is not None)
@@ -253,6 +254,8 @@ class Judge:
         self._verdicts_are_the_providers()
         self._batches_ended_once()
         for what in office.wrong(self.desk, restored=self.nemesis.restored):
+            self._blame(what)
+        for what in self.receiver.wrong(restored=self.nemesis.restored):
             self._blame(what)
         connections["default"].check_constraints()
 

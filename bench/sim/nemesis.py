@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, OperationalError, connections, transaction
 
+from bench.sim import receivers
 from bench.sim.chance import Chance
 from bench.sim.desk import Desk
 from bench.sim.turns import Actor, Killed
@@ -95,6 +96,7 @@ def plan(chance: Chance, person: Any) -> dict[str, Any]:
         "budget": chance.pick("plan/budget", (None, None, None, None, 13, 24)),
         "windows": chance.pick("plan/windows", ((), (), ((60, 1),), ((60, 2),), ((300, 3), (60, 2)), ((None, 1),))),
         "lineup": _lineup(chance),
+        "callback_url": receivers.ADDRESS if chance.number("plan/callbacks") < 0.3 else "",
         "webhooks": frozenset({"fal", "polza"} if chance.number("plan/webhooks") < 0.4 else ()),
         "fallback": chance.number("plan/fallback") < 0.4,
         "standing": [what for what in ("resend_unknown", "next_after_charged")

@@ -25,6 +25,7 @@ from bench.sim.database import Database
 from bench.sim.desk import RETENTION_S, Desk
 from bench.sim.judge import Judge
 from bench.sim.nemesis import Nemesis
+from bench.sim.receivers import Receiver
 from bench.sim.turns import Turns
 from jobs import bell, engine, lanes, results, spool
 from jobs.lifecycle.record import Fact
@@ -135,7 +136,8 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
     trouble = Nemesis(desk)
     base.on_gate = trouble.at_gate
     trouble.interrupt = lambda: staffing.act(desk)
-    judge = Judge(desk, trouble)
+    receiver = Receiver(desk)
+    judge = Judge(desk, trouble, receiver)
     desk.network.trouble = plan["trouble"]
     turns.on_advance = desk.beat
     if plan["rates"]["batch"]:
@@ -157,6 +159,7 @@ def _run(chance: Chance, turns: Turns, folder: Path, steps: int) -> Outcome:
         edges,
         wall,
         hooks.keys_at_hand(desk),
+        receiver.listening(),
     ):
         try:
             turns.run(lambda: turns.steps >= steps or bool(judge.wrong))
