@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from bench.sim.desk import Desk
+from jobs import callbacks
 from jobs.models import Callback, Job
 from jobs.models.callback import WAITS
 from jobs.stages import deliver
@@ -62,7 +63,7 @@ class Receiver:
     def wrong(self, *, restored: bool) -> Iterator[str]:
         """What is amiss at the end, in words."""
         for row in Callback.objects.filter(delivered_at__isnull=False):
-            message = deliver.callbacks.message_id(row.message)
+            message = callbacks.message_id(row.message)
             if message not in self.heard:
                 yield f"callback {row.pk} is called delivered, and the receiver never heard it"
             elif self.heard[message]["type"] != row.kind:
