@@ -43,7 +43,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 
-MOST_PAGES = 600
+MOST_PAGES = 800
 # Of pages of one kind (same view, same parameters) so many are read; those with a state of their own are where it starts.
 MOST_ALIKE = 8
 # What everybody may do: leave, and choose a language. The theme is no form.
