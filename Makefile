@@ -8,7 +8,7 @@ TEST_ENV := DEMO=1 AI_PROVIDER= AI_API_KEY= AI_BASE_URL= AI_MODEL= AI_MODEL_FALL
 	WEBHOOKS= POLZA_API_KEY= POLZA_BASE_URL= FAL_KEY= FAL_BASE_URL= OPENROUTER_API_KEY= OPENROUTER_BASE_URL= \
 	GIGACHAT_CREDENTIALS= GIGACHAT_BASE_URL= GIGACHAT_OAUTH_URL=
 
-.PHONY: help setup run test check pure fmt lint bench holds smoke-clean clean
+.PHONY: help setup run test check pure fmt lint messages bench holds smoke-clean clean
 
 help:
 	@echo "make run      start the desk: database, sandbox, workers, web; prints the address and the accounts"
@@ -17,6 +17,7 @@ help:
 	@echo "make fmt      format and fix what can be fixed"
 	@echo "make bench    all benchmarks, quickly"
 	@echo "make holds ISSUE=02 [LINE=3]   show that an issue's promises hold"
+	@echo "make messages bring the catalogues of locale/ up to the code"
 	@echo "make setup    only the environment (.venv)"
 	@echo "make smoke-clean | clean   remove caches | also .venv and all of var/, the demo's data"
 
@@ -79,6 +80,9 @@ check: lint pure
 fmt: setup
 	@$(PY) -m ruff check --fix --quiet . || true
 	@$(PY) -m ruff format .
+
+messages: setup
+	@$(PY) -m studio.catalogues
 
 bench: setup
 	@set -e; for file in $$(grep -l '__main__' bench/[a-z]*.py); do name=$$(basename $$file .py); \
