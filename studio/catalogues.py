@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_python
@@ -49,14 +50,16 @@ def said() -> Catalog:
     """Every translatable string of code and templates, in English."""
     catalogue = Catalog()
     for name, code in _sources():
-        found = extract_python(io.BytesIO(code.encode()), _SAID_BY, [], {"encoding": "utf-8"})
+        found: Iterator[Any] = extract_python(
+            io.BytesIO(code.encode()), dict.fromkeys(_SAID_BY), [], {"encoding": "utf-8"}
+        )
         for _line, function, given, _comments in found:
-            parts = list(given) if isinstance(given, tuple | list) else [given]
-            context = parts.pop(0) if function.lstrip("n").startswith("pgettext") else None
-            strings = [part for part in parts if isinstance(part, str)]
-            if not strings or not strings[0]:
+            # One literal comes as it is, of several arguments those that are no literals as None.
+            parts = [given] if isinstance(given, str) else list(given or ())
+            context = parts.pop(0) if "pgettext" in function else None
+            if not parts or not parts[0]:
                 continue
-            text = tuple(strings[:2]) if function.startswith("n") else strings[0]
+            text = tuple(parts[:2]) if function.startswith("n") else parts[0]
             catalogue.add(text, locations=[(name, 0)], context=context)
     return catalogue
 
