@@ -14,7 +14,7 @@ from django.db.models import Count, Q, Sum
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from jobs import display, spending
+from jobs import spending, written
 from jobs.budgets import Budget, Held, Period, Why
 from jobs.models import Hold, Job, ProviderTask, Tenant
 from jobs.models.batch import PAUSED_FROM
@@ -226,7 +226,7 @@ def budget_words(held: Held, *, tenant: Tenant, target: Target, now: datetime) -
         "tenant": tenant.name,
         "target": target.name,
         "currency": tenant.currency,
-        "asked": display.money(held.ceiling, target.currency),
+        "asked": written.money(held.ceiling, target.currency),
     }
     limit = held.limit
     if limit is None:
@@ -239,8 +239,8 @@ def budget_words(held: Held, *, tenant: Tenant, target: Target, now: datetime) -
             )
         return _("%(tenant)s has a budget, and %(target)s has no price") % words
     words |= {
-        "most": display.money(limit.most, tenant.currency),
-        "possible": display.money(limit.spent.possible, tenant.currency),
+        "most": written.money(limit.most, tenant.currency),
+        "possible": written.money(limit.spent.possible, tenant.currency),
         "until": moment_there(limit.until, zone=tenant.zone, now=now),
     }
     if held.why is Why.TOO_DEAR:

@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from jobs import display, phases, spending, split
+from jobs import phases, spending, split, written
 from jobs.budgets import Budget, Held, Limit, Period
 from jobs.display import Look
 from jobs.intake import InputError
@@ -122,7 +122,7 @@ def _parts(tenant: Tenant, known: Mapping[int, Target]) -> list[Part]:
     weights = {known[pk]: n for pk, n in split.weights(tenant.split).items() if pk in known}
     whole = sum(n for target, n in weights.items() if target.open)
     return [
-        Part(target, n, display.percent(n, whole) if target.open else "—")
+        Part(target, n, written.percent(n, whole) if target.open else "—")
         for target, n in weights.items()
     ]
 
@@ -151,10 +151,10 @@ def period_words(period: Period) -> str:
 def limit_words(limit: Limit, currency: str) -> str:
     """One line: spent, possible, left."""
     words = {
-        "charged": display.both(limit.spent.charged, currency),
-        "possible": display.money(limit.spent.possible, currency),
-        "most": display.money(limit.most, currency),
-        "left": display.both(abs(limit.left), currency),
+        "charged": written.both(limit.spent.charged, currency),
+        "possible": written.money(limit.spent.possible, currency),
+        "most": written.money(limit.most, currency),
+        "left": written.both(abs(limit.left), currency),
     }
     if limit.left < 0:
         return _("%(charged)s spent, %(possible)s possible of %(most)s: over by %(left)s") % words

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import written
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.alert_rules import AlertKind, AlertState
 from jobs.alerts import words
@@ -110,7 +110,7 @@ class AlertAdmin(MachineAdmin):
             return "—"
         known = {channel.key: str(channel) for channel in channels()}
         to = ", ".join(known.get(key, f"…{key[-6:]}") for key in alert.sent_to)
-        return _("%(at)s, to %(channels)s") % {"at": display.exact(alert.sent_at), "channels": to}
+        return _("%(at)s, to %(channels)s") % {"at": written.exact(alert.sent_at), "channels": to}
 
     @admin.display(description=gettext_lazy("trouble"))
     def trouble_cell(self, alert: Alert) -> SafeString | str:

@@ -24,7 +24,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobs import display, routes
+from jobs import routes, written
 from jobs.admin import route_choice
 from jobs.admin.changelist import ModelAdmin
 from jobs.admin.route_choice import TargetField, TenantField
@@ -302,8 +302,8 @@ def preview(request: HttpRequest, token: uuid.UUID, *, context: dict[str, Any]) 
         "twins": twins,
         "known_references": _known_references(tenant, rows),
         "estimate": told,
-        "cost": display.totals(told.cost) or "—",
-        "cost_with_twins": display.totals(cost(rows)) if twins else "",
+        "cost": written.totals(told.cost) or "—",
+        "cost_with_twins": written.totals(cost(rows)) if twins else "",
         "routes": ways[:_SHOWN_ROUTES],
         "routes_more": len(ways) - _SHOWN_ROUTES,
         "limits": [

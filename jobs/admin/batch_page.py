@@ -16,7 +16,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import batch_verbs, jobs_rows
 from jobs.admin.verbs import allowed
 from jobs.display import Look
@@ -124,7 +124,7 @@ def words(progress: Progress) -> dict[str, str]:
 def _rate(progress: Progress) -> str:
     if progress.done:
         took = (progress.newest_at or progress.at) - progress.created_at
-        return _("took %(time)s") % {"time": display.duration(took.total_seconds())}
+        return _("took %(time)s") % {"time": written.duration(took.total_seconds())}
     if progress.per_minute is None:
         return _("none has ended lately")
     rate = progress.per_minute
@@ -139,7 +139,7 @@ def _left(progress: Progress) -> str:
         return _("paused: no end can be told")
     if progress.left_s is None:
         return _("no end can be told yet")
-    return _("about %(time)s left") % {"time": display.duration(max(progress.left_s, 1.0))}
+    return _("about %(time)s left") % {"time": written.duration(max(progress.left_s, 1.0))}
 
 
 def live(progress: Progress) -> dict[str, Any]:
@@ -216,9 +216,9 @@ def _money(batch: Batch) -> list[str]:
     )  # fmt: skip
     for currency, is_known, money in rows:
         (known if is_known else possible)[currency] = money
-    told = [display.totals(known)] if known else []
+    told = [written.totals(known)] if known else []
     if possible:
-        told.append(_("%(money)s possible") % {"money": display.totals(possible)})
+        told.append(_("%(money)s possible") % {"money": written.totals(possible)})
     return [line for line in told if line]
 
 

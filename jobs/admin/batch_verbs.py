@@ -13,7 +13,7 @@ from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
-from jobs import display, progress
+from jobs import progress, written
 from jobs.admin.forms import ReasonForm
 from jobs.admin.verb import Effect, Verb
 from jobs.clock import clock
@@ -130,7 +130,7 @@ def _retry_money(batch: Batch) -> str:
         .values_list("target__currency")
         .annotate(money=Sum("target__price"))
     )
-    told = display.totals({currency: money or Decimal(0) for currency, money in sums})
+    told = written.totals({currency: money or Decimal(0) for currency, money in sums})
     return _("About %(money)s in all, if each is made once.") % {"money": told} if told else ""
 
 

@@ -31,7 +31,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext_lazy, pgettext_lazy
 from django.utils.translation import gettext as _
 
-from jobs import display
+from jobs import written
 from jobs.admin import bulk_words, streams
 from jobs.admin.batch_page import Segment
 from jobs.admin.changelist import EmptyState, MachineAdmin
@@ -319,12 +319,12 @@ def _left(run: BulkRun, now: datetime) -> str:
     """How long it goes on at the rate so far, or took; "" where that can't be told yet."""
     if run.finished_at is not None:
         took = (run.finished_at - run.created_at).total_seconds()
-        return _("took %(time)s") % {"time": display.duration(took)}
+        return _("took %(time)s") % {"time": written.duration(took)}
     if not run.ended:
         return ""
     so_far = max((now - run.created_at).total_seconds(), 0.1)
     left_s = so_far * (run.total - run.ended) / run.ended
-    return _("about %(time)s left") % {"time": display.duration(max(left_s, 1.0))}
+    return _("about %(time)s left") % {"time": written.duration(max(left_s, 1.0))}
 
 
 # --- the export -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import forms as desk_forms
 from jobs.display import Look
 from jobs.lifecycle import bulk_acts
@@ -72,7 +72,7 @@ def why(skip: BulkSkip) -> str:
     words = skip.said or reason(skip.reason)
     if skip.money is not None:
         return _("its last send has cost or may have cost %(money)s; decide it by itself") % {
-            "money": display.money(skip.money, skip.currency)
+            "money": written.money(skip.money, skip.currency)
         }
     return words
 
@@ -94,9 +94,9 @@ def money(act: Act, seen: Preview) -> str:
     if act is bulk_acts.RETARGET:
         return ""  # each target on offer says its own
     if act.sends:
-        told = display.totals(seen.costs)
+        told = written.totals(seen.costs)
         return _("About %(money)s in all, if each is made once.") % {"money": told} if told else ""
-    told = display.totals(seen.possible)
+    told = written.totals(seen.possible)
     if told:
         return _("Sends under way may have cost %(money)s; they stay watched.") % {"money": told}
     return "" if act.spares else _("No send of theirs is under way.")
@@ -120,7 +120,7 @@ class _TargetField(TargetChoice):
         n = self.kinds.get(obj.kind, 0)
         if not n:
             return str(obj.name)
-        told = {"target": obj.name, "jobs": jobs_words(n), "money": display.about(obj.price * n, obj.currency)}  # fmt: skip
+        told = {"target": obj.name, "jobs": jobs_words(n), "money": written.about(obj.price * n, obj.currency)}  # fmt: skip
         return _("%(target)s · %(jobs)s, %(money)s") % told
 
 
@@ -181,4 +181,4 @@ def said(run: BulkRun) -> list[str]:
 
 
 def totals(sums: Mapping[str, Decimal]) -> str:
-    return display.totals(sums)
+    return written.totals(sums)

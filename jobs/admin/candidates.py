@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from jobs import attach, display
+from jobs import attach, written
 from jobs.models import Case, ProviderTask
 from providers import registry
 from providers.contract import Kind
@@ -97,7 +97,7 @@ def distance(made_at: datetime | None, armed_at: datetime | None) -> str:
     if abs(apart_s) < 0.5:
         return _("at the moment of our send")
     words = _("%(time)s after our send") if apart_s > 0 else _("%(time)s before our send")
-    return words % {"time": display.duration(abs(apart_s))}
+    return words % {"time": written.duration(abs(apart_s))}
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -115,4 +115,4 @@ def _cost(text: str | None, currency: str) -> str:
     except InvalidOperation:
         return ""
     told = amount.is_finite() and -9 < amount.adjusted() < 9
-    return display.money(amount, currency) if told else ""
+    return written.money(amount, currency) if told else ""

@@ -14,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import written
 from jobs.admin import verbs
 from jobs.admin.verb import Verb, in_the_way, money_of
 from jobs.models import Case, Job, ProviderTask
@@ -146,7 +146,7 @@ def _of_send(verb: Verb, task: ProviderTask) -> Risk:
             words = _("Nothing is sent. %(money)s are spent if it is the one.")
             return Risk("green", words % money)
         case "absent":
-            price = display.about(task.job.target.price, task.job.target.currency)
+            price = written.about(task.job.target.price, task.job.target.currency)
             words = _("One more send, %(price)s. The %(money)s of this one stay possible.")
             return Risk("red", words % {"price": price, **money})
         case "refund":
@@ -158,7 +158,7 @@ def _of_send(verb: Verb, task: ProviderTask) -> Risk:
 
 
 def _of_job(verb: Verb, job: Job) -> Risk:
-    price = {"price": display.about(job.target.price, job.target.currency)}
+    price = {"price": written.about(job.target.price, job.target.currency)}
     if verb.name in {"retry", "edit", "retarget"}:
         return Risk("amber", _("One more send, %(price)s.") % price)
     earlier = in_the_way(job)
@@ -177,4 +177,4 @@ def _possible(job: Job) -> str:
     for task in job.tasks.all():
         if task.charge == Charge.POSSIBLE:
             sums[task.currency] += task.cost if task.cost is not None else task.estimated_cost
-    return display.totals(sums)
+    return written.totals(sums)

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs import attach, display, phases
+from jobs import attach, display, phases, written
 from jobs.admin import (
     candidate_picture,
     candidates,
@@ -165,9 +165,9 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         age = format_html(
             '<time class="small quiet" datetime="{}" title="{}" dir="auto">{}</time>',
             case.opened_at.isoformat(),
-            display.exact(case.opened_at),
+            written.exact(case.opened_at),
             _("open for %(time)s")
-            % {"time": display.short((until - case.opened_at).total_seconds())},
+            % {"time": written.short((until - case.opened_at).total_seconds())},
         )
         return format_html('<span class="case-due">{}{}</span>', self._due(case), age)
 
@@ -176,7 +176,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             return desk.ago(case.resolved_at, case.shown_now)
         if case.due_at < case.shown_now:
             late_s = (case.shown_now - case.due_at).total_seconds()
-            words = _("overdue %(time)s") % {"time": display.short(late_s)}
+            words = _("overdue %(time)s") % {"time": written.short(late_s)}
             return desk.pill(display.Look(words, "timer", "red"))
         return desk.ago(case.due_at, case.shown_now)
 

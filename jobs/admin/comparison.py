@@ -18,7 +18,7 @@ from django.utils.http import content_disposition_header
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import comparison, display
+from jobs import comparison, display, written
 from jobs.admin.bulk_words import number
 from jobs.batches import export
 from jobs.clock import clock
@@ -138,12 +138,12 @@ def _row(line: Line) -> Row:
         line=line,
         sends=number(line.sends),
         delivered=number(line.delivered),
-        delivered_share=display.percent(line.delivered, line.sends),
-        good_share=display.percent(line.good, line.rated),
+        delivered_share=written.percent(line.delivered, line.sends),
+        good_share=written.percent(line.good, line.rated),
         rated=_("%(n)s of %(all)s rated") % {"n": number(line.rated), "all": number(line.delivered)},
         parts=_parts(line),
         spent=_money(line.spent, line.currency),
-        possible=display.about(line.possible, line.currency) if line.possible else "",
+        possible=written.about(line.possible, line.currency) if line.possible else "",
         per_delivered=_money(line.per_delivered, line.currency),
         per_good=_money(line.per_good, line.currency),
         others=_others(line),
@@ -151,7 +151,7 @@ def _row(line: Line) -> Row:
 
 
 def _money(amount: Decimal | None, currency: str) -> Money:
-    return Money(display.money(amount, currency), display.own(amount, currency))
+    return Money(written.money(amount, currency), written.own(amount, currency))
 
 
 def _parts(line: Line) -> list[Part]:

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobs import display, intake, routes
+from jobs import intake, routes, written
 from jobs.admin import route_choice
 from jobs.admin.route_choice import TargetField, TenantField
 from jobs.clock import clock
@@ -185,7 +185,7 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
             "%(count)d jobs are on their way, about %(money)s.",
             len(jobs),
         )
-        % {"count": len(jobs), "money": display.totals(prices) or "—"},
+        % {"count": len(jobs), "money": written.totals(prices) or "—"},
     )
     if len(jobs) == 1:
         only = batch.jobs.first()

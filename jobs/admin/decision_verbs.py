@@ -6,7 +6,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs import attach, display
+from jobs import attach, written
 from jobs.admin import forms as desk_forms
 from jobs.admin.verb import Effect, Verb, in_the_way, money_of, provider_of
 from jobs.clock import clock
@@ -83,7 +83,7 @@ def _absent_effects(task: ProviderTask) -> list[Effect]:
 
 
 def _absent_money(task: ProviderTask) -> str:
-    price = display.about(task.job.target.price, task.job.target.currency)
+    price = written.about(task.job.target.price, task.job.target.currency)
     return _("One more send costs %(price)s.") % {"price": price}
 
 
@@ -201,7 +201,7 @@ WRITE_OFF = Verb(
 
 
 def _edit_money(job: Job) -> str:
-    price = display.about(job.target.price, job.target.currency)
+    price = written.about(job.target.price, job.target.currency)
     return _("One more send costs %(price)s. Nothing of the earlier sends was charged.") % {
         "price": price
     }

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.models import ProviderTask
 from jobs.states import TaskState
 
@@ -59,7 +59,7 @@ def _request(task: ProviderTask, left: bool | None) -> list[Group]:
     if task.armed_at is None:
         return []
     lines = [
-        Line(_("sent at"), display.exact(task.armed_at), block=False),
+        Line(_("sent at"), written.exact(task.armed_at), block=False),
         Line(_("to"), task.target.name, block=False),
         Line(_("under our id"), str(task.pk), block=False),
     ]

@@ -15,7 +15,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import attach, display, results
+from jobs import attach, results, written
 from jobs.display import RESOLUTIONS
 from jobs.intake import MAX_PROMPT_CHARS
 from jobs.lifecycle.errors import Refused
@@ -280,7 +280,7 @@ class EditForm(VerbForm):
 class _ResultField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not subscriptable at run time
     def label_from_instance(self, obj: Result) -> str:
         whose = _("by hand") if obj.task_id is None else _("by the provider")
-        return f"{display.exact(obj.created_at)} · {whose} · {display.size(obj.size_bytes)}"
+        return f"{written.exact(obj.created_at)} · {whose} · {written.size(obj.size_bytes)}"
 
 
 class DeliverForm(VerbForm):

@@ -15,7 +15,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display, handover
+from jobs import handover, written
 from jobs.admin import bulk_words, trail
 from jobs.admin import handover_words as words
 from jobs.alerts import words as alert_words
@@ -103,7 +103,7 @@ def _stats(told: Handover) -> list[dict[str, Any]]:
     cases = reverse("admin:jobs_case_changelist")
     return [
         {"label": _("opened"), "icon": "inbox", "tone": "amber" if told.opened.count else "grey", "n": told.opened.count,
-         "more": display.totals(told.opened_money), "url": "#opened"},
+         "more": written.totals(told.opened_money), "url": "#opened"},
         {"label": _("closed"), "icon": "check-check", "tone": "green" if told.closed.count else "grey", "n": told.closed.count,
          "more": "", "url": "#closed"},
         {"label": _("decisions about money"), "icon": "banknote", "tone": "violet" if told.money.count else "grey",
@@ -111,5 +111,5 @@ def _stats(told: Handover) -> list[dict[str, Any]]:
         {"label": _("troubles at providers"), "icon": "plug-zap", "tone": "red" if told.episodes else "grey",
          "n": len(told.episodes), "more": "", "url": "#episodes"},
         {"label": _("open now"), "icon": "hand", "tone": "amber" if told.open_cases else "green", "n": told.open_cases,
-         "more": display.totals(told.open_money), "url": cases},
+         "more": written.totals(told.open_money), "url": cases},
     ]  # fmt: skip

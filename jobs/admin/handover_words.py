@@ -11,7 +11,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import batch_page, bulk_runs, bulk_words, case_words, trail_words
 from jobs.admin.panel import Line as EpisodeLine
 from jobs.admin.panel import episode_line
@@ -54,7 +54,7 @@ def decided_money(deeds: Sequence[Deed]) -> str:
             sums[currency] = sums.get(currency, Decimal(0)) + Decimal(amount)
         except InvalidOperation:
             continue
-    return display.totals(sums)
+    return written.totals(sums)
 
 
 def case_line(case: Case) -> CaseLine:
@@ -139,7 +139,7 @@ def plain(told: Handover) -> dict[str, Any]:
 
 def lines(told: Handover, *, now: datetime) -> list[str]:
     """For a terminal: a line for each thing that happened, grouped; short where nothing did."""
-    out = [_("Since %(at)s:") % {"at": display.exact(told.since)}]
+    out = [_("Since %(at)s:") % {"at": written.exact(told.since)}]
     if told.quiet:
         out.append(_("Nothing happened."))
     for hold in told.holds:
@@ -147,7 +147,7 @@ def lines(told: Handover, *, now: datetime) -> list[str]:
         out.append(f"{_('Red button')}: {words}  {hold.reason}".rstrip())
     out += _group(
         ngettext("%(n)s case opened", "%(n)s cases opened", told.opened.count), told.opened.count,
-        [f"{one.title}  {one.name}  {display.money(one.case.money_at_risk, one.case.currency)}" for one in map(case_line, told.opened.rows)],
+        [f"{one.title}  {one.name}  {written.money(one.case.money_at_risk, one.case.currency)}" for one in map(case_line, told.opened.rows)],
     )  # fmt: skip
     out += _group(
         ngettext("%(n)s case closed", "%(n)s cases closed", told.closed.count), told.closed.count,

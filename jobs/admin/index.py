@@ -11,7 +11,7 @@ from django.db.models import Count, Min, Sum
 from django.http import HttpRequest
 from django.urls import reverse
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import panel
 from jobs.admin.changelist import COUNT_CAP, capped_words
 from jobs.models import Case, Job, Lane, Result
@@ -86,7 +86,7 @@ def _desk(now: datetime) -> dict[str, Any]:
     )
     return {
         "case_count": sum(count for _c, count, _m, _o in rows),
-        "case_money": display.totals({currency: money for currency, _n, money, _o in rows}),
+        "case_money": written.totals({currency: money for currency, _n, money, _o in rows}),
         "case_oldest": min((oldest for _c, _n, _m, oldest in rows), default=None),
         "case_overdue": opened.filter(due_at__lt=now).count(),
         "cases": list(top),

@@ -13,7 +13,7 @@ from django.db.models import Prefetch
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from jobs import attach, display, phases
+from jobs import attach, display, phases, written
 from jobs.admin import evidence, notices, rating, verbs
 from jobs.admin.jobs_rows import blocking_task, money_lines
 from jobs.admin.verb import Verb, money_of
@@ -201,7 +201,7 @@ def send(task: ProviderTask, *, user: Any) -> Send:
     if charge is Charge.POSSIBLE or (charge is Charge.CHARGED and task.cost is None):
         money = money_of(task)
     else:
-        money = display.both(task.cost, task.currency) if task.cost is not None else ""
+        money = written.both(task.cost, task.currency) if task.cost is not None else ""
     allowed = verbs.allowed(verbs.TASK_VERBS, user, task)
     return Send(
         task=task,
@@ -221,7 +221,7 @@ def send(task: ProviderTask, *, user: Any) -> Send:
 def _settled(task: ProviderTask) -> str:
     if task.staff_charge is None or task.staff_at is None:
         return ""
-    return f"{display.CHARGES[Charge(task.staff_charge)].word}, {display.exact(task.staff_at)}"
+    return f"{display.CHARGES[Charge(task.staff_charge)].word}, {written.exact(task.staff_at)}"
 
 
 def said(task: ProviderTask) -> str:

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import batch_import, bulk, filters, job_page, jobs_rows, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
@@ -121,11 +121,11 @@ class JobAdmin(VerbsMixin, MachineAdmin):
 
     @admin.display(description=gettext_lazy("age"))
     def age_cell(self, job: Any) -> SafeString:
-        words = display.short((job.shown_now - job.created_at).total_seconds())
+        words = written.short((job.shown_now - job.created_at).total_seconds())
         return format_html(
             '<time datetime="{}" title="{}" dir="auto">{}</time>',
             job.created_at.isoformat(),
-            display.exact(job.created_at),
+            written.exact(job.created_at),
             words,
         )
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from jobs import display, phases
+from jobs import display, phases, written
 from jobs.models import Job, ProviderTask
 from jobs.states import CaseKind, JobState, Phase, TaskState
 from jobs.templatetags import desk
@@ -48,9 +48,9 @@ def money_lines(job: Job) -> list[str]:
             into[task.currency] += amount
         elif task.charge == Charge.POSSIBLE:
             possible[task.currency] += task.cost if task.cost is not None else task.estimated_cost
-    lines = [display.both(amount, currency) for currency, amount in sorted(known.items())]
+    lines = [written.both(amount, currency) for currency, amount in sorted(known.items())]
     lines += [
-        _("%(money)s possible") % {"money": display.both(amount, currency, estimate=True)}
+        _("%(money)s possible") % {"money": written.both(amount, currency, estimate=True)}
         for currency, amount in sorted(possible.items())
     ]
     return lines

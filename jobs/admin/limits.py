@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import written
 from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.forms import VerbForm
 from jobs.clock import clock
@@ -38,7 +38,7 @@ def window_name(seconds: int | None) -> str:
         return str(AT_ONCE)
     if seconds in LENGTHS:
         return str(LENGTHS[seconds])
-    return _("in %(time)s") % {"time": display.duration(seconds)}
+    return _("in %(time)s") % {"time": written.duration(seconds)}
 
 
 # --- forms of the panel ---------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class TargetAdmin(LoggedAdmin, DeskAdmin):
 
     @admin.display(description=gettext_lazy("price"), ordering="price")
     def price_cell(self, target: Target) -> str:
-        return display.money(target.price, target.currency)
+        return written.money(target.price, target.currency)
 
     @admin.display(description=gettext_lazy("stopped"))
     def stopped_cell(self, target: Target) -> str:

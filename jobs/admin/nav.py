@@ -14,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import written
 from jobs.models import Case
 from jobs.roles import Role
 
@@ -202,7 +202,7 @@ def open_cases() -> tuple[int, str]:
     for currency, count, money in rows.order_by("currency"):
         counted += count
         sums[currency] = money
-    return counted, display.in_one(sums)
+    return counted, written.in_one(sums)
 
 
 def role(request: HttpRequest) -> str:

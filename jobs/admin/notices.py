@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobs import display, phases
+from jobs import display, phases, written
 from jobs.admin import case_words, verbs
 from jobs.admin.jobs_rows import reason_words
 from jobs.admin.verb import Verb, money_of
@@ -43,7 +43,7 @@ def of_case(case: Case, user: Any, job: Job | None) -> Notice:
     if case.money_at_risk:
         lines.append(
             _("Money at risk: %(money)s.")
-            % {"money": display.both(case.money_at_risk, case.currency)}
+            % {"money": written.both(case.money_at_risk, case.currency)}
         )
     if case.resolved_at is None:
         lines.append(case_words.advice(case, job))
@@ -85,7 +85,7 @@ def _phase_notice(
     values = {"provider": provider, "money": money}
     match phase:
         case Phase.WAITING if wait is not None:
-            until = [display.until(wait.until, now).capitalize()] if wait.until else []
+            until = [written.until(wait.until, now).capitalize()] if wait.until else []
             return Notice("grey", "clock", str(wait.text).capitalize(), until)
         case Phase.LOOKING:
             return Notice(

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs import display
+from jobs import written
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.admin.forms import VerbForm
@@ -89,7 +89,7 @@ def _charged(orphan: Orphan) -> str:
     if orphan.cost is None:
         return ""
     return _("The provider charged %(money)s for it.") % {
-        "money": display.money(orphan.cost, orphan.currency)
+        "money": written.money(orphan.cost, orphan.currency)
     }
 
 

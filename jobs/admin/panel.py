@@ -20,7 +20,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobs import display, episodes, panel
+from jobs import display, episodes, panel, written
 from jobs.admin import provider_verbs as verbs
 from jobs.admin.changelist import MachineAdmin
 from jobs.admin.confirm import run
@@ -166,8 +166,8 @@ def _card(account: AccountView, user: Any, *, now: datetime) -> Card:
         look=look_of(account.told, used=account.used, now=now),
         bar=outcome_bar(account.outcomes),
         windows=_windows(account.windows, place, user),
-        balance=display.money(money.balance, money.currency) if money.balance is not None else "",
-        spent=display.totals(money.spent),
+        balance=written.money(money.balance, money.currency) if money.balance is not None else "",
+        spent=written.totals(money.spent),
         lasts=lasts(money),
         rows=[
             _row(account, model, user, now=now)
@@ -197,7 +197,7 @@ def _row(account: AccountView, model: ModelView, user: Any, *, now: datetime) ->
         reason=model.closed_reason if closed else told.reason,
         bar=outcome_bar(model.outcomes),
         windows=_windows(model.windows, place, user),
-        at_risk=display.about(model.at_risk, model.currency) if model.at_risk else "",
+        at_risk=written.about(model.at_risk, model.currency) if model.at_risk else "",
         buttons=_buttons(verbs.OF_PLACE, place, user),
     )
 
@@ -220,7 +220,7 @@ def lasts(money: Money) -> str:
         return _("more than a year")
     if days >= 2:
         return ngettext("about %(n)d day", "about %(n)d days", round(days)) % {"n": round(days)}
-    return _("about %(time)s") % {"time": display.short(money.lasts_s)}
+    return _("about %(time)s") % {"time": written.short(money.lasts_s)}
 
 
 def _windows(windows: Iterable[Usage], place: Place, user: Any) -> list[WindowBar]:
@@ -308,7 +308,7 @@ def dashboard(*, now: datetime) -> list[dict[str, Any]]:
             ],
             "balance": ""
             if account.money.balance is None
-            else display.money(account.money.balance, account.money.currency),
+            else written.money(account.money.balance, account.money.currency),
         }
         for account in alive
     ]

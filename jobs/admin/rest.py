@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.filters import CreatedFilter
 from jobs.admin.index import LANE_DEAD_AFTER
@@ -79,7 +79,7 @@ class ResultAdmin(MachineAdmin):
 
     @admin.display(description=gettext_lazy("size"))
     def size_cell(self, result: Result) -> str:
-        return display.size(result.size_bytes)
+        return written.size(result.size_bytes)
 
     @admin.display(description=gettext_lazy("made by"))
     def made_cell(self, result: Result) -> SafeString:

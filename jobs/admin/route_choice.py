@@ -13,7 +13,7 @@ from django import forms
 from django.utils.translation import get_language_bidi, gettext_lazy
 from django.utils.translation import gettext as _
 
-from jobs import display, routes
+from jobs import routes, written
 from jobs.intake import InputError
 from jobs.models import Tenant
 from jobs.routes import Routing
@@ -129,10 +129,10 @@ def _line(found: Routing | InputError, *, whose: Tenant | None = None) -> Line:
         whole = sum(weight for _target, weight in found.shares)
         weights = [weight for _target, weight in found.shares]
         shown = [
-            f"{display.percent(weight, whole)} {name}"
+            f"{written.percent(weight, whole)} {name}"
             for name, weight in zip(shown, weights, strict=True)
         ]
-    prices = [display.both(way[0].price, way[0].currency, estimate=True) for way in ways]
+    prices = [written.both(way[0].price, way[0].currency, estimate=True) for way in ways]
     return Line(
         whose=whose_words(whose) if whose else "",
         route=" · ".join(shown),

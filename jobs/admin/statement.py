@@ -23,7 +23,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import display, statement_sheet
+from jobs import display, statement_sheet, written
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.clock import clock
 from jobs.display import Look
@@ -292,7 +292,7 @@ def _shown(row: Statement) -> dict[str, Any]:
             "discrepancy": count["discrepancy"],
             "count": count["count"],
             "settled": count["settled"],
-            "money": display.totals({name: Decimal(one) for name, one in count["money"].items()}),
+            "money": written.totals({name: Decimal(one) for name, one in count["money"].items()}),
             "lines": [
                 _line(one, orphans) for one in told["findings"] if one["kind"] == count["kind"]
             ][:_SHOWN],
@@ -346,4 +346,4 @@ def _sum(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _money(amount: str | None, currency: str) -> str:
-    return display.money(None if amount is None else Decimal(amount), currency)
+    return written.money(None if amount is None else Decimal(amount), currency)

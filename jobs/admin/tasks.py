@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy
 
-from jobs import display
+from jobs import display, written
 from jobs.admin import filters, job_page, verbs
 from jobs.admin.changelist import EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
@@ -134,9 +134,9 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     @admin.display(description=gettext_lazy("cost"))
     def cost_cell(self, task: ProviderTask) -> str:
         if task.cost is not None:
-            return display.both(task.cost, task.currency)
+            return written.both(task.cost, task.currency)
         return (
-            display.both(task.estimated_cost, task.currency, estimate=True)
+            written.both(task.estimated_cost, task.currency, estimate=True)
             if task.charge != Charge.NONE
             else "—"
         )
@@ -144,11 +144,11 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     @admin.display(description=gettext_lazy("age"))
     def age_cell(self, task: Any) -> SafeString:
         at = task.armed_at or task.created_at
-        words = display.short((task.shown_now - at).total_seconds())
+        words = written.short((task.shown_now - at).total_seconds())
         return format_html(
             '<time datetime="{}" title="{}" dir="auto">{}</time>',
             at.isoformat(),
-            display.exact(at),
+            written.exact(at),
             words,
         )
 
@@ -189,7 +189,7 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
             "reason": display.reason(task.failure_class),
             "released": display.reason(task.released_by),
             "costs": [
-                (label, display.both(cost, task.currency))
+                (label, written.both(cost, task.currency))
                 for label, cost in (
                     (gettext_lazy("told with the answer"), task.cost_answer),
                     (gettext_lazy("told by a poll"), task.cost_poll),

@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.auth.models import AbstractBaseUser
 from django.utils.functional import Promise
 
-from jobs import display
+from jobs import written
 from jobs.admin import forms as desk_forms
 from jobs.models import Job, ProviderTask
 from jobs.states import HAS_COST, Release, TaskState
@@ -51,8 +51,8 @@ def provider_of(task: ProviderTask) -> str:
 
 def money_of(task: ProviderTask) -> str:
     if task.cost is not None:
-        return display.both(task.cost, task.currency)
-    return display.both(task.estimated_cost, task.currency, estimate=True)
+        return written.both(task.cost, task.currency)
+    return written.both(task.estimated_cost, task.currency, estimate=True)
 
 
 # --- what the rows say; the twins of lifecycle/staff.py over what a page has loaded -------------------------------------

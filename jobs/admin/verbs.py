@@ -12,7 +12,7 @@ from django.db.models import Model
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs import attach, display
+from jobs import attach, display, written
 from jobs.admin import callback_verbs, decision_verbs, rating
 from jobs.admin import forms as desk_forms
 from jobs.admin.verb import Effect, Verb, has_result, in_the_way, money_of, provider_of
@@ -28,7 +28,7 @@ def under_way(job: Job) -> list[ProviderTask]:
 
 
 def _costs_again(job: Job) -> str:
-    price = display.about(job.target.price, job.target.currency)
+    price = written.about(job.target.price, job.target.currency)
     if any(task.charge != Charge.NONE for task in job.tasks.all()):
         return _(
             "One more send costs %(price)s, beside what earlier sends have cost or may cost."
@@ -85,7 +85,7 @@ def _resend_money(job: Job) -> str:
         return ""
     return _("Up to %(earlier)s for the earlier send, and %(again)s for this one.") % {
         "earlier": money_of(task),
-        "again": display.about(job.target.price, job.target.currency),
+        "again": written.about(job.target.price, job.target.currency),
     }
 
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import display
+from jobs import written
 from jobs.alert_rules import OPENINGS, AlertKind
 from jobs.models import Alert
 from providers.models import Account
@@ -193,12 +193,12 @@ def _lasted(alert: Alert) -> list[str]:
     if began_at is None:
         return []
     lasted_s = max(0.0, (alert.at - began_at).total_seconds())
-    return [_("It was down for %(duration)s.") % {"duration": display.duration(lasted_s)}]
+    return [_("It was down for %(duration)s.") % {"duration": written.duration(lasted_s)}]
 
 
 def _moment(raw: object) -> str:
     try:
-        return display.exact(datetime.fromisoformat(str(raw)))
+        return written.exact(datetime.fromisoformat(str(raw)))
     except ValueError:
         return "—"
 

@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.utils.translation import gettext as _
 
-from jobs import display, rooms, spending
+from jobs import rooms, spending, written
 from jobs.api.problems import Code, Problem
 from jobs.budgets import Budget, Limit, ceiling
 from jobs.lifecycle.create import NewJob
@@ -222,9 +222,9 @@ def _check_budget(jobs: Sequence[NewJob], tenant: Tenant, now: datetime) -> None
         return
     text = _("%(charged)s of %(most)s are spent, and this may cost %(asked)s.")
     words = {
-        "charged": display.money(limit.spent.charged, budget.currency),
-        "most": display.money(limit.most, budget.currency),
-        "asked": display.money(asked[budget.currency], budget.currency),
+        "charged": written.money(limit.spent.charged, budget.currency),
+        "most": written.money(limit.most, budget.currency),
+        "asked": written.money(asked[budget.currency], budget.currency),
     }
     raise Problem(
         Code.BUDGET, text % words, period=limit.period.value, until=limit.until.isoformat()

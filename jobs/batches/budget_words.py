@@ -8,7 +8,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import display, phases
+from jobs import phases, written
 from jobs.batches.estimate import WAITING_CAP, Estimate, Until
 from jobs.budgets import Limit, Period
 from jobs.models import Tenant
@@ -16,7 +16,7 @@ from jobs.models import Tenant
 
 def left(limit: Limit, currency: str) -> str:
     """`20.00 ₽`, or by how much it is over."""
-    money = display.money(abs(limit.left), currency)
+    money = written.money(abs(limit.left), currency)
     return _("over by %(money)s") % {"money": money} if limit.left < 0 else money
 
 
@@ -27,7 +27,7 @@ def left_name(limit: Limit) -> str:
 def limit_words(limit: Limit, *, tenant: Tenant, now: datetime) -> str:
     """`of 100.00 ₽, anew tomorrow 00:00 Europe/Moscow`."""
     return _("of %(most)s, anew %(moment)s") % {
-        "most": display.money(limit.most, tenant.currency),
+        "most": written.money(limit.most, tenant.currency),
         "moment": phases.moment_there(limit.until, zone=tenant.zone, now=now),
     }
 

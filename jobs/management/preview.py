@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobs import display
+from jobs import written
 from jobs.batches import budget_words
 from jobs.batches.estimate import Estimate, by_route, estimate
 from jobs.batches.plan import Planned
@@ -38,9 +38,9 @@ def lines(seen: Preview) -> Iterator[str]:
     }  # fmt: skip
     for names, n in seen.routes:
         yield f"  {' → '.join(names)}: {n}"
-    yield _("Cost, about: %(cost)s") % {"cost": display.totals(told.cost) or "—"}
+    yield _("Cost, about: %(cost)s") % {"cost": written.totals(told.cost) or "—"}
     yield _("Time, about: %(time)s") % {
-        "time": "—" if told.seconds is None else display.duration(told.seconds)
+        "time": "—" if told.seconds is None else written.duration(told.seconds)
     }
     for limit in told.budget.limits:
         left = budget_words.left(limit, tenant.currency)

@@ -1,4 +1,4 @@
-"""What the templates need to draw the desk's components. Words and tones come from jobs/display.py."""
+"""What the templates need to draw the desk's components. Words and tones come from jobs/display.py, how things are written from jobs/written.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from jobs import display
+from jobs import written
 from jobs.display import Look
 from providers.models import Target
 
@@ -77,11 +77,11 @@ def ago(at: datetime | None, now: datetime) -> SafeString:
     """How long ago or ahead, with the exact time on hover and for screen readers."""
     if at is None:
         return format_html("{}", "—")
-    words = display.ago(at, now)
+    words = written.ago(at, now)
     return format_html(
         '<time datetime="{}" title="{}" dir="auto">{}</time>',
         at.isoformat(),
-        display.exact(at),
+        written.exact(at),
         words,
     )
 
@@ -96,7 +96,7 @@ def clock_time(at: datetime, *, day: bool = False) -> SafeString:
     return format_html(
         '<time datetime="{}" title="{}" dir="auto">{}</time>',
         at.isoformat(),
-        display.exact(at),
+        written.exact(at),
         text,
     )
 
@@ -113,8 +113,8 @@ def until(at: datetime, now: datetime) -> SafeString:
     return format_html(
         '<time datetime="{}" title="{}" dir="auto">{}</time>',
         at.isoformat(),
-        display.exact(at),
-        display.until(at, now),
+        written.exact(at),
+        written.until(at, now),
     )
 
 
@@ -122,15 +122,15 @@ def until(at: datetime, now: datetime) -> SafeString:
 def duration(value: timedelta | float | None) -> str:
     if value is None:
         return "—"
-    return display.duration(value.total_seconds() if isinstance(value, timedelta) else value)
+    return written.duration(value.total_seconds() if isinstance(value, timedelta) else value)
 
 
 @register.simple_tag
 def money(amount: Decimal | None, currency: str) -> SafeString:
     """In its own currency, and beside it in the studio's, where a rate is set."""
-    own = display.own(amount, currency)
+    own = written.own(amount, currency)
     beside = format_html(' <bdi class="num small quiet nowrap">{}</bdi>', own) if own else ""
-    return format_html('<bdi class="num">{}</bdi>{}', display.money(amount, currency), beside)
+    return format_html('<bdi class="num">{}</bdi>{}', written.money(amount, currency), beside)
 
 
 @register.simple_tag
@@ -165,7 +165,7 @@ def message_icon(message: Message) -> SafeString:
 
 @register.filter
 def bytes_short(size: int) -> str:
-    return display.size(size)
+    return written.size(size)
 
 
 @register.inclusion_tag("desk/filter_tabs.html")

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 
-from jobs import display, progress
+from jobs import display, progress, written
 from jobs.admin import batch_verbs
 from jobs.clock import clock
 from jobs.lifecycle import batches
@@ -96,6 +96,6 @@ def _line(batch: Batch, seen: Progress) -> str:
     counts = ", ".join(
         f"{display.JOB_STATES[state].word} {seen.counts[state]}" for state in JobState if seen.counts[state]
     )  # fmt: skip
-    left = _("about %(time)s left") % {"time": display.duration(seen.left_s)} if seen.left_s else ""
+    left = _("about %(time)s left") % {"time": written.duration(seen.left_s)} if seen.left_s else ""
     state = _("done") if seen.done else _("paused") if seen.paused else left
     return f"#{batch.pk}  {batch.label or '—'}  [{batch.tenant.slug}]  {counts or _('no jobs')}  {state}".rstrip()

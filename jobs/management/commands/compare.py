@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils.translation import gettext as _
 
-from jobs import comparison, display
+from jobs import comparison, display, written
 from jobs.clock import clock
 from jobs.comparison import Line
 from jobs.management.who import bad_input
@@ -58,19 +58,19 @@ def _words(line: Line) -> list[str]:
     counts = _("%(sends)s sends, %(delivered)s delivered (%(share)s)") % {
         "sends": line.sends,
         "delivered": line.delivered,
-        "share": display.percent(line.delivered, line.sends),
+        "share": written.percent(line.delivered, line.sends),
     }
     rating = _("rated %(rated)s: %(good)s good, %(usable)s usable, %(bad)s bad") % {
         "rated": line.rated, "good": line.good, "usable": line.usable, "bad": line.bad,
     }  # fmt: skip
     money = _("spent %(spent)s; a delivered one %(delivered)s, a good one %(good)s") % {
-        "spent": display.both(line.spent, line.currency),
-        "delivered": display.both(line.per_delivered, line.currency),
-        "good": display.both(line.per_good, line.currency),
+        "spent": written.both(line.spent, line.currency),
+        "delivered": written.both(line.per_delivered, line.currency),
+        "good": written.both(line.per_good, line.currency),
     }
     told = [line.target.name, f"  {counts}", f"  {rating}", f"  {money}"]
     if line.median_s is not None and line.p95_s is not None:
-        times = {"median": display.duration(line.median_s), "p95": display.duration(line.p95_s)}
+        times = {"median": written.duration(line.median_s), "p95": written.duration(line.p95_s)}
         told.append("  " + _("median %(median)s, p95 %(p95)s") % times)
     others = [f"{display.reason(name)} {n}" for name, n in line.refusals.items()]
     others += [_("failed there %(n)s") % {"n": line.failed}] if line.failed else []

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import display, failure_groups, failures
+from jobs import display, failure_groups, failures, written
 from jobs.clock import clock
 from jobs.failure_groups import Found, Group, Order
 from jobs.management.who import EXIT_BAD_INPUT
@@ -64,8 +64,8 @@ class Command(BaseCommand):
             ngettext("%(n)s tenant", "%(n)s tenants", group.tenants) % {"n": group.tenants},
             _("%(n)s still failed") % {"n": group.failed},
             _("%(n)s for a person") % {"n": group.manual},
-            _("first %(at)s") % {"at": display.exact(group.first_at)},
-            _("last %(at)s") % {"at": display.exact(group.last_at)},
+            _("first %(at)s") % {"at": written.exact(group.first_at)},
+            _("last %(at)s") % {"at": written.exact(group.last_at)},
         ]
         self.stdout.write(f"{name}\n  {', '.join(counts)}")
 

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import attach, display, phases, results
+from jobs import attach, display, phases, results, written
 from jobs.admin import verbs
 from jobs.clock import clock
 from jobs.lifecycle import staff
@@ -141,7 +141,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{name:<10} {shown[name]}")
         for task in tasks:
             cost = task.cost if task.cost is not None else task.estimated_cost
-            money = (display.money if task.cost is not None else display.about)(cost, task.currency)
+            money = (written.money if task.cost is not None else written.about)(cost, task.currency)
             self.stdout.write(
                 f"send       {task.pk}  {display.task_look(task).word}  "
                 f"{display.CHARGES[Charge(task.charge)].word}  {money}  {task.provider_id or ''}".rstrip()

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from jobs import balance, display, panel
+from jobs import balance, panel, written
 from jobs.admin import provider_verbs
 from jobs.clock import clock
 from jobs.lifecycle import limits, providers
@@ -168,16 +168,16 @@ def _account_lines(account: AccountView, trouble: str, now: datetime) -> list[st
         f"{account.name}{key}: {_sentence(account.words(now), account.told, now)}; {_flight(account)}"
     ]
     if account.accepted_at is not None:
-        lines.append("  " + _("key last accepted %(ago)s") % {"ago": display.ago(account.accepted_at, now)})  # fmt: skip
+        lines.append("  " + _("key last accepted %(ago)s") % {"ago": written.ago(account.accepted_at, now)})  # fmt: skip
     if account.next_try_at is not None:
-        lines.append("  " + _("next try %(when)s") % {"when": display.ago(account.next_try_at, now)})  # fmt: skip
+        lines.append("  " + _("next try %(when)s") % {"when": written.ago(account.next_try_at, now)})  # fmt: skip
     money = account.money
     if money.balance is not None:
-        words = f"  {_('balance')}: {display.money(money.balance, money.currency)}"
+        words = f"  {_('balance')}: {written.money(money.balance, money.currency)}"
         if money.spent:
-            words += "; " + _("%(money)s in 24 h") % {"money": display.totals(money.spent)}
+            words += "; " + _("%(money)s in 24 h") % {"money": written.totals(money.spent)}
         if money.lasts_s is not None:
-            words += "; " + _("lasts about %(time)s") % {"time": display.short(money.lasts_s)}
+            words += "; " + _("lasts about %(time)s") % {"time": written.short(money.lasts_s)}
         lines.append(words)
     if trouble:
         lines.append(f"  {_('balance')}: {trouble}")
@@ -195,14 +195,14 @@ def _model_words(model: ModelView, now: datetime) -> str:
         return _sentence(model.words(now), model.told, now)
     parts = [model.words(now)]
     if model.closed_at is not None:
-        parts.append(_("since %(at)s") % {"at": display.exact(model.closed_at)})
+        parts.append(_("since %(at)s") % {"at": written.exact(model.closed_at)})
     return ", ".join([*parts, *filter(None, [model.closed_reason])])
 
 
 def _sentence(words: str, told: Told, now: datetime) -> str:
     parts = [words]
     if told.since is not None:
-        parts.append(_("since %(at)s") % {"at": display.exact(told.since)})
+        parts.append(_("since %(at)s") % {"at": written.exact(told.since)})
     return ", ".join([*parts, *filter(None, [told.reason])])
 
 
@@ -221,10 +221,10 @@ def _flight(place: AccountView | ModelView) -> str:
 
 
 def _window_line(usage: Usage, now: datetime) -> str:
-    per = _("at once") if usage.seconds is None else _("in %(time)s") % {"time": display.duration(usage.seconds)}  # fmt: skip
+    per = _("at once") if usage.seconds is None else _("in %(time)s") % {"time": written.duration(usage.seconds)}  # fmt: skip
     words = _("%(used)s of %(most)s %(per)s") % {"used": usage.used, "most": usage.most, "per": per}
     if usage.resets_at is not None:
-        words += ", " + display.until(usage.resets_at, now)
+        words += ", " + written.until(usage.resets_at, now)
     return f"  {words}"
 
 

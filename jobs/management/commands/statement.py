@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from jobs import display, statement_sheet
+from jobs import statement_sheet, written
 from jobs.clock import clock
 from jobs.lifecycle import statement as lifecycle
 from jobs.lifecycle.errors import Refused
@@ -114,7 +114,7 @@ class Command(BaseCommand):
         for count in told["counts"]:
             if count["count"]:
                 word = statement_sheet.KINDS[Kind(count["kind"])].look.word
-                money = display.totals({name: Decimal(amount) for name, amount in count["money"].items()})  # fmt: skip
+                money = written.totals({name: Decimal(amount) for name, amount in count["money"].items()})  # fmt: skip
                 settled = _(", %(n)s settled") % {"n": count["settled"]} if count["settled"] else ""
                 self.stdout.write(f"{count['count']} {word}{settled}  {money}".rstrip())
         for one in told["findings"]:
