@@ -20,7 +20,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, close_old_connections
 
-from jobs import answers, epoch, lanes, results, spool
+from jobs import answers, epoch, lanes, latencies, results, spool
 from jobs.bell import Listener
 from jobs.clock import clock
 from jobs.lane import LaneContext
@@ -377,6 +377,7 @@ async def run_slice(held: Held, *, stop: asyncio.Event) -> None:
     until = clock.boot() + settings.LANE_SLICE_SEC
     host = socket.gethostname()
     accounts, account_ids = await db(_accounts)
+    plans = await db(latencies.plans)
     now = Now(db)
     # From here on it can be told while the database is away: answers must not wait for it, nor be lost.
     await now()
@@ -395,6 +396,7 @@ async def run_slice(held: Held, *, stop: asyncio.Event) -> None:
             mark=lambda task_id: epoch.mark(slot=held.slot, task_id=task_id),
             now=now,
             db=db,
+            plans=plans,
         )
         engine = Engine(lane, stop)
         listening = asyncio.create_task(_listen(listener, engine.wake))

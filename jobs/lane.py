@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from jobs.clock import Clock
 from jobs.pictures import PictureProcess
+from jobs.polling import Plan
 from jobs.rules import Limits
 from providers.contract import Account
 from providers.http import Transport
@@ -32,3 +33,4 @@ class LaneContext:
     mark: Callable[[uuid.UUID], None]
     now: Callable[[], Awaitable[datetime]]
     db: Callable[..., Awaitable[Any]]  # runs a function in the lane's one database thread
+    plans: Mapping[int, Plan] = field(default_factory=dict)  # by target: when to ask

@@ -19,8 +19,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, When
 from django.utils.translation import gettext as _
 
-from jobs import rooms
+from jobs import latencies, rooms, written
 from jobs.models import ProviderTask
+from jobs.polling import Plan
 from jobs.smoke import Check, from_plain
 from jobs.states import TaskState
 from providers import registry
@@ -106,6 +107,7 @@ class ModelView:
     at_risk: Decimal = Decimal(0)
     braked: bool = False
     currency: str = ""
+    plan: Plan | None = None  # when it is asked about; None: every POLL_INTERVAL_SEC
 
     def words(self, now: datetime) -> str:
         match self.closed:
@@ -113,7 +115,7 @@ class ModelView:
                 return _("stopped")
             case Closed.OFF:
                 return _("switched off by staff")
-        return in_words(self.told, now=now)
+        return in_words(self.told, now=now, moment=written.moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class AccountView:
         return self.own.next_try_at if self.own.gate is Gate.OPEN else None
 
     def words(self, now: datetime) -> str:
-        return in_words(self.told, now=now)
+        return in_words(self.told, now=now, moment=written.moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +184,7 @@ class Panel:
 
 
 def read(*, now: datetime, counts: bool = True) -> Panel:
-    """`counts` False leaves out outcomes, spending, money at risk and smoke runs (four questions less)."""
+    """`counts` False leaves out outcomes, spending, money at risk and smoke runs (five questions less)."""
     late = now - timedelta(seconds=settings.POLL_DEADLINE_SEC)
     accounts = list(_accounts())
     ids = [account.pk for account in accounts]
@@ -196,6 +198,7 @@ def read(*, now: datetime, counts: bool = True) -> Panel:
         spent=_spent(ids, now) if counts else {},
         at_risk=_at_risk(late) if counts else {},
         smokes=_smokes(ids) if counts else {},
+        plans=latencies.plans() if counts else {},
     )
     shown = sorted((_account(one, known) for one in accounts), key=lambda one: not one.key_set)
     return Panel(
@@ -219,6 +222,7 @@ class _Known:
     spent: Mapping[int, Mapping[str, Decimal]]
     at_risk: Mapping[int, Decimal]
     smokes: Mapping[int, SmokeView]
+    plans: Mapping[int, Plan]  # by target
 
 
 def _accounts() -> Any:
@@ -372,6 +376,7 @@ def _model(account: Any, target: Target, whole: Health, known: _Known) -> ModelV
         at_risk=at_risk,
         braked=at_risk >= most,
         currency=target.currency,
+        plan=known.plans.get(target.pk),
     )
 
 

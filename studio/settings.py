@@ -107,6 +107,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "jobs.preferences.PreferencesMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -305,6 +306,8 @@ WORKER_LANES = _whole("WORKER_LANES", 1, low=1, high=32)
 WORKER_MAX_RETRIES = _whole("WORKER_MAX_RETRIES", 1, low=1, high=10)
 FREE_REFUSAL_ATTEMPTS = _whole("FREE_REFUSAL_ATTEMPTS", 5, low=1, high=50)
 POLL_INTERVAL_SEC = _number("POLL_INTERVAL_SEC", 3, low=0.05, high=300)
+# Ask by each model's own latencies: seldom while nothing can have ended. 0: always every POLL_INTERVAL_SEC.
+POLL_PLAN = _flag("POLL_PLAN", default=True)
 POLL_DEADLINE_SEC = _number("POLL_DEADLINE_SEC", 900, low=1, high=86_400)
 RECONCILE_INTERVAL_SEC = _number("RECONCILE_INTERVAL_SEC", 30, low=0.1, high=3600)
 POST_DEADLINE_SEC = _number("POST_DEADLINE_SEC", 30, low=0.5, high=600)

@@ -434,3 +434,21 @@ def test_how_long_money_lasts_is_said_as_roughly_as_it_is_known(
         spent={"RUB": Decimal(10)},
     )
     assert pages.lasts(money) == words
+
+
+# --- polling plans ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_with_enough_generations_says_how_it_is_asked_about(account: Account) -> None:
+    now = clock.now()
+    for seconds in range(200, 240):
+        task = factories.done(now).tasks.get()
+        task.__class__.objects.filter(pk=task.pk).update(
+            accepted_at=now - timedelta(seconds=seconds), completed_at=now
+        )
+    assert re.search(r"about \d+ polls a generation, noticed after \d", page(client()))
+
+
+def test_a_model_without_them_says_nothing_of_it(account: Account) -> None:
+    factories.done(clock.now())
+    assert "polls a generation" not in page(client())

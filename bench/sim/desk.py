@@ -22,7 +22,7 @@ from bench.sim.chance import Chance
 from bench.sim.database import Database
 from bench.sim.network import PREPARED_BYTES, Network, Wire
 from bench.sim.turns import Actor, Turns, live_in_loop
-from jobs import engine, epoch, lanes
+from jobs import engine, epoch, lanes, latencies
 from jobs.clock import Clock
 from jobs.decoder import Picture, Rejected, examine
 from jobs.engine import Engine, FencedError
@@ -298,7 +298,7 @@ class Desk:
             run_id=held.run_id, slot=held.slot, host=host, clock=self.clock, limits=limits(),
             accounts=accounts, account_ids={provider: row.pk for provider, row in self.account_rows.items()},
             fingerprints=[account.fingerprint for account in accounts.values()], transport=transport, pictures=Pictures(),  # type: ignore[arg-type]
-            mark=mark, now=now, db=db,
+            mark=mark, now=now, db=db, plans=latencies.plans(),
         )  # fmt: skip
 
     def _record(self, *, facts: list[Fact]) -> set[int]:

@@ -113,6 +113,7 @@ class Row:
     bar: list[Segment]
     windows: list[WindowBar]
     at_risk: str
+    asking: str
     buttons: list[Button]
 
 
@@ -198,8 +199,19 @@ def _row(account: AccountView, model: ModelView, user: Any, *, now: datetime) ->
         bar=outcome_bar(model.outcomes),
         windows=_windows(model.windows, place, user),
         at_risk=written.about(model.at_risk, model.currency) if model.at_risk else "",
+        asking=asking(model),
         buttons=_buttons(verbs.OF_PLACE, place, user),
     )
+
+
+def asking(model: ModelView) -> str:
+    """How it is asked about, where its own latencies say when; "" elsewhere."""
+    if model.plan is None:
+        return ""
+    return _("about %(polls)s polls a generation, noticed after %(delay)s") % {
+        "polls": round(model.plan.polls),
+        "delay": written.short(model.plan.delay_s),
+    }
 
 
 def model_look(model: ModelView, *, used: bool, now: datetime) -> Look:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from jobs.lifecycle.record import Fact
 from jobs.models import ProviderTask
+from jobs.polling import Plan, jittered
 from jobs.rules import RECEIPT_EVERY_S, Limits
 from providers.contract import (
     Accepted,
@@ -97,8 +100,10 @@ def of_submit(
     inline: Sequence[str] = (),
     asked_at: datetime | None = None,
     hooked: bool = False,
+    plan: Plan | None = None,
 ) -> Fact:
-    """What a paid POST's answer, or its absence, means. `hooked`: the provider was asked to call us at the end."""
+    """What a paid POST's answer, or its absence, means. `hooked`: the provider was asked to call us at the end. `plan`:
+    when its target's generations are asked about."""
     base: dict[str, Any] = {
         "task_id": task_id,
         "at": at,
@@ -106,7 +111,8 @@ def of_submit(
         "decides": True,
         "evidence": {"submit": kept},
     }
-    poll_at = at + timedelta(seconds=_net_s(limits) if hooked else limits.poll_interval_s)
+    first_s = limits.poll_interval_s if plan is None else _jittered(plan.next_s(0.0), task_id, 0)
+    poll_at = at + timedelta(seconds=_net_s(limits) if hooked else first_s)
     if isinstance(read, Accepted):
         return Fact(
             **base, kind="accepted", provider_id=read.provider_id[:200], next_poll_at=poll_at,
@@ -143,6 +149,7 @@ def of_poll(
     kept: dict[str, Any],
     inline: Sequence[str] = (),
     asked_at: datetime | None = None,
+    plan: Plan | None = None,
 ) -> Fact:
     """What a poll told. Trouble is never a verdict: the id is kept and asked about again."""
     base: dict[str, Any] = {"task_id": task.pk, "at": at, "asked_at": asked_at, "polled": True}
@@ -154,7 +161,7 @@ def of_poll(
             **_verdict(read, at=at, kind=Kind(task.job.kind), inline=inline),
         )
     # From due time to due time: what a poll takes does not stretch the interval.
-    interval = timedelta(seconds=poll_interval_s(task, at=at, limits=limits))
+    interval = timedelta(seconds=poll_interval_s(task, at=at, limits=limits, plan=plan))
     due = (task.next_poll_at or at) + interval
     if not at < due <= at + interval:
         due = at + interval
@@ -178,17 +185,26 @@ def _watch_over(task: ProviderTask, at: datetime) -> bool:
     return task.watch_until is not None and at >= task.watch_until
 
 
-def poll_interval_s(task: ProviderTask, *, at: datetime, limits: Limits) -> float:
-    """Every few seconds before the deadline, or seldom where a webhook will tell; then as late, and slower with age (an
-    hour at most)."""
+def poll_interval_s(
+    task: ProviderTask, *, at: datetime, limits: Limits, plan: Plan | None = None
+) -> float:
+    """Before the deadline by the target's plan, every few seconds where it has none, or seldom where a webhook will tell;
+    then as late, and slower with age (an hour at most)."""
     age_s = (at - (task.armed_at or task.created_at)).total_seconds()
     if age_s < limits.poll_deadline_s:
-        return (
-            _net_s(limits)
-            if task.webhook and not _just_hinted(task, at)
-            else limits.poll_interval_s
-        )
+        if task.webhook:
+            return limits.poll_interval_s if _just_hinted(task, at) else _net_s(limits)
+        if plan is None or task.accepted_at is None:
+            return limits.poll_interval_s
+        planned_s = plan.next_s((at - task.accepted_at).total_seconds())
+        return _jittered(planned_s, task.pk, task.polls)
     return min(max(limits.late_poll_interval_s, (age_s - limits.poll_deadline_s) / 100), 3600.0)
+
+
+def _jittered(interval_s: float, task_id: UUID, polls: int) -> float:
+    """By the task's own number: the same each time it is reckoned, another for each poll."""
+    part = zlib.crc32(task_id.bytes + polls.to_bytes(4, "big")) / 2**32
+    return jittered(interval_s, part=part)
 
 
 def _net_s(limits: Limits) -> float:

@@ -52,4 +52,5 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         at=await lane.now(),
         limits=lane.limits,
         kept=facts.evidence(answer, secrets=secrets),
+        plan=lane.plans.get(task.target_id),
     )

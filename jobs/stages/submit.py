@@ -222,6 +222,7 @@ async def act(lane: LaneContext, send: Send) -> tuple[Fact, Refusal | None]:
         inline=reading.keys,
         asked_at=send.at,
         hooked=send.request.webhook_url is not None,
+        plan=lane.plans.get(send.intent.target.id),
     )
     free = isinstance(read, Refusal) and read.charge is Charge.NONE
     return fact, read if free and isinstance(read, Refusal) else None
