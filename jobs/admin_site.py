@@ -44,7 +44,16 @@ class DeskAdminSite(admin.AdminSite):
     site_url = None
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from jobs.admin import comparison, failures, files, handover, holds, streams, trail
+        from jobs.admin import (
+            comparison,
+            failures,
+            files,
+            handover,
+            holds,
+            preferences,
+            streams,
+            trail,
+        )
 
         own: list[URLPattern | URLResolver] = [
             path("file/<int:pk>/", self.admin_view(files.result_file), name="desk_file"),
@@ -54,6 +63,7 @@ class DeskAdminSite(admin.AdminSite):
                 name="desk_thumbnail",
             ),
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
+            path("my-settings/", self.admin_view(preferences.page), name="desk_preferences"),
             path("stream/", self.admin_view(streams.dashboard), name="desk_stream"),
             path("failures/", self.admin_view(failures.page), name="desk_failures"),
             path("comparison/", self.admin_view(comparison.page), name="desk_comparison"),

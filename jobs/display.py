@@ -228,7 +228,7 @@ _CASE_KINDS = frozenset(kind.value for kind in CaseKind)
 def told_look(told: Told, *, now: datetime) -> Look:
     """What is told of a provider, in its own words: "down, next try 12:03"."""
     look = PROVIDER_STATES[told.phrase]
-    return Look(in_words(told, now=now), look.icon, look.tone)
+    return Look(in_words(told, now=now, moment=written.moment), look.icon, look.tone)
 
 
 def task_look(task: ProviderTask) -> Look:

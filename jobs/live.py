@@ -31,8 +31,9 @@ from django.db import (
     connections,
 )
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.utils import translation
-from django.utils.translation import get_language
+
+from jobs import manner
+from jobs.manner import Manner
 
 EVERY_S = 1.0
 PING_S = 15.0
@@ -52,7 +53,8 @@ _log = logging.getLogger(__name__)
 class Subject:
     """What can be watched; the same `key`, the same subject.
 
-    `read` asks the database; None: it is gone. `tell` puts what was read into words of the active language, JSON-ready.
+    `read` asks the database; None: it is gone. `tell` puts what was read into words of the active language, and in the
+    active manner (zone, calendar, digits), JSON-ready.
     `over`: nothing more will change by itself.
     """
 
@@ -64,7 +66,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    messages: Mapping[str | None, bytes]
+    messages: Mapping[Manner, bytes]
     over: bool
 
 
@@ -76,14 +78,14 @@ class _Watched:
     """A subject that somebody watches. `changed` is set once and replaced at each change."""
 
     subject: Subject
-    languages: Counter[str | None] = field(default_factory=Counter)
+    manners: Counter[Manner] = field(default_factory=Counter)
     reading: _Reading | None = None
     read_at: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def lacks(self, language: str | None) -> bool:
+    def lacks(self, wanted: Manner) -> bool:
         return self.reading is None or (
-            language not in self.reading.messages and self.reading is not _GONE
+            wanted not in self.reading.messages and self.reading is not _GONE
         )
 
     def learn(self, reading: _Reading, at: float) -> None:
@@ -102,14 +104,14 @@ class Hub:
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
 
-    async def stream(self, subject: Subject, language: str | None) -> AsyncGenerator[bytes, None]:
+    async def stream(self, subject: Subject, wanted: Manner) -> AsyncGenerator[bytes, None]:
         """Messages of an event stream: the state as it is, then each change, and a ping where nothing changes.
 
         Pings stop while the database can't be read, so that the client notices.
         """
         mark = object()
         _open.add(mark)
-        watched = self._join(subject, language)
+        watched = self._join(subject, wanted)
         try:
             yield b"retry: %d\n\n" % random.randint(*RETRY_MS)  # noqa: S311  a wait
             ends_at = time.monotonic() + random.uniform(*LONGEST_S)  # noqa: S311
@@ -117,11 +119,11 @@ class Hub:
             told: bytes | None = None
             while (now := time.monotonic()) < ends_at:
                 reading = watched.reading
-                message = reading.messages.get(language) if reading else None
+                message = reading.messages.get(wanted) if reading else None
                 if message is not None and message != told:
                     told, ping_at = message, now + PING_S
                     yield message
-                elif reading is not None and reading.over and not watched.lacks(language):
+                elif reading is not None and reading.over and not watched.lacks(wanted):
                     yield END
                     return
                 elif now >= ping_at:
@@ -133,22 +135,22 @@ class Hub:
                     await _within(watched.changed, min(ping_at, ends_at) - now)
         finally:
             _open.discard(mark)
-            self._leave(watched, language)
+            self._leave(watched, wanted)
 
-    def _join(self, subject: Subject, language: str | None) -> _Watched:
+    def _join(self, subject: Subject, wanted: Manner) -> _Watched:
         watched = self._watched.setdefault(subject.key, _Watched(subject))
-        watched.languages[language] += 1
-        if watched.lacks(language):
+        watched.manners[wanted] += 1
+        if watched.lacks(wanted):
             self._wanted.set()
         if self._rounds is None:
             # In a context of its own: not that of whichever request came first.
             self._rounds = asyncio.create_task(self._go_round(), context=contextvars.Context())
         return watched
 
-    def _leave(self, watched: _Watched, language: str | None) -> None:
-        watched.languages[language] -= 1
-        watched.languages += Counter()  # drops languages that nobody reads any more
-        if not watched.languages:
+    def _leave(self, watched: _Watched, wanted: Manner) -> None:
+        watched.manners[wanted] -= 1
+        watched.manners += Counter()  # drops those that nobody reads any more
+        if not watched.manners:
             del self._watched[watched.subject.key]
         if not self._watched:
             self._wanted.set()
@@ -161,7 +163,7 @@ class Hub:
             while self._watched:
                 self._wanted.clear()
                 begin = time.monotonic()
-                asked = [(one.subject, tuple(one.languages)) for one in self._watched.values()]
+                asked = [(one.subject, tuple(one.manners)) for one in self._watched.values()]
                 for key, reading in (
                     await loop.run_in_executor(thread, reader.read, asked)
                 ).items():
@@ -182,15 +184,15 @@ class _Reader:
     def __init__(self) -> None:
         self._failing: set[Hashable] = set()
 
-    def read(self, asked: list[tuple[Subject, tuple[str | None, ...]]]) -> dict[Hashable, _Reading]:
+    def read(self, asked: list[tuple[Subject, tuple[Manner, ...]]]) -> dict[Hashable, _Reading]:
         """What could be read; a subject that could not is left out, and said so once until it can be again."""
         close_old_connections()
         found: dict[Hashable, _Reading] = {}
         # What fails comes last, so that it holds up nothing else.
-        for subject, languages in sorted(asked, key=lambda one: one[0].key in self._failing):
+        for subject, manners in sorted(asked, key=lambda one: one[0].key in self._failing):
             try:
                 _limit()
-                found[subject.key] = _told(subject, languages)
+                found[subject.key] = _told(subject, manners)
                 self._failing.discard(subject.key)
             except Exception as error:  # noqa: BLE001  whatever broke, the others are read
                 if subject.key not in self._failing:
@@ -213,14 +215,14 @@ def message(told: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def _told(subject: Subject, languages: tuple[str | None, ...]) -> _Reading:
+def _told(subject: Subject, manners: tuple[Manner, ...]) -> _Reading:
     seen = subject.read()
     if seen is None:
         return _GONE
     messages = {}
-    for language in languages:
-        with translation.override(language):
-            messages[language] = message(subject.tell(seen))
+    for wanted in manners:
+        with manner.override(wanted):
+            messages[wanted] = message(subject.tell(seen))
     return _Reading(messages, over=subject.over(seen))
 
 
@@ -271,14 +273,14 @@ def answer(request: HttpRequest, subject: Subject) -> HttpResponseBase:
         return HttpResponse(status=501)
     if full():
         return HttpResponse(status=503)
-    return EventStream(_messages(subject, get_language()))
+    return EventStream(_messages(subject, manner.current()))
 
 
-async def _messages(subject: Subject, language: str | None) -> AsyncGenerator[bytes, None]:
+async def _messages(subject: Subject, wanted: Manner) -> AsyncGenerator[bytes, None]:
     # The request's thread lives as long as the stream, and with it the connection on which the middleware has looked up
     # the session and the user.
     await sync_to_async(connections.close_all)()
-    async with aclosing(hub().stream(subject, language)) as messages:
+    async with aclosing(hub().stream(subject, wanted)) as messages:
         async for message in messages:
             yield message
 

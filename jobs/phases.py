@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Count, Q, Sum
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from jobs import spending, written
@@ -209,7 +208,11 @@ def _block(target: Target, desk: _Desk) -> Waiting | None:
         if health.may_send(one, unanswered=0, now=desk.now) == 0:
             told = word(one, now=desk.now)
             blocked = one.gate is health.Gate.CLOSED and one.blocked(desk.now)
-            why = row.get_state_display() if blocked else in_words(told, now=desk.now)
+            why = (
+                row.get_state_display()
+                if blocked
+                else in_words(told, now=desk.now, moment=written.moment)
+            )
             return Waiting(
                 _("waiting for %(target)s: %(why)s") % {**name, "why": why},
                 one.blocked_until if blocked else None,
@@ -268,7 +271,7 @@ def moment_there(moment: datetime, *, zone: str, now: datetime) -> str:
     """By the wall clock of `zone`: "tomorrow 00:00 Europe/Moscow"."""
     there = ZoneInfo(zone)
     local = moment.astimezone(there)
-    words = {"time": f"{local:%H:%M}", "zone": zone}
+    words = {"time": written.digits(f"{local:%H:%M}"), "zone": zone}
     days = (local.date() - now.astimezone(there).date()).days
     if days == 0:
         return _("today %(time)s %(zone)s") % words
@@ -276,5 +279,5 @@ def moment_there(moment: datetime, *, zone: str, now: datetime) -> str:
         return _("tomorrow %(time)s %(zone)s") % words
     return _("%(day)s %(time)s %(zone)s") % {
         **words,
-        "day": date_format(local.date(), "MONTH_DAY_FORMAT"),
+        "day": written.month_day(local.date()),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -260,11 +261,13 @@ def one_word(told: Told) -> str:
     return str(_WORDS[told.word])
 
 
-def in_words(told: Told, *, now: datetime) -> str:
-    """The finer phrase in the reader's language and time zone: "down, next try 12:03"."""
+def in_words(
+    told: Told, *, now: datetime, moment: Callable[[datetime, datetime], str] | None = None
+) -> str:
+    """The finer phrase in the reader's language and time zone: "down, next try 12:03". `moment` writes the time otherwise."""
     if told.until is None:
         return str(_UNTOLD.get(told.phrase, _PHRASES[told.phrase]))
-    return str(_PHRASES[told.phrase]) % {"until": _moment(told.until, now)}
+    return str(_PHRASES[told.phrase]) % {"until": (moment or _moment)(told.until, now)}
 
 
 def _moment(moment: datetime, now: datetime) -> str:

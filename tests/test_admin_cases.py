@@ -140,13 +140,13 @@ def test_a_send_with_candidates_suggests_to_accept_one() -> None:
 @pytest.mark.parametrize(
     ("name", "tone", "words"),
     [
-        ("absent", "red", "One more send, ≈ 8.00 ₽. The ≈ 8.00 ₽ of this one stay possible."),
-        ("write-off", "amber", "≈ 8.00 ₽ are taken as lost."),
-        ("refund", "green", "≈ 8.00 ₽ count as paid back."),
-        ("attach", "green", "Nothing is sent. ≈ 8.00 ₽ are spent if it is the one."),
-        ("resend", "red", "One more send, ≈ 8.00 ₽, beside the ≈ 8.00 ₽ of the earlier one."),
-        ("resolve", "amber", "Nothing is sent. 8.00 ₽ stay possible."),
-        ("cancel", "amber", "Nothing is sent. 8.00 ₽ stay possible."),
+        ("absent", "red", "One more send, ≈ ₽8.00. The ≈ ₽8.00 of this one stay possible."),
+        ("write-off", "amber", "≈ ₽8.00 are taken as lost."),
+        ("refund", "green", "≈ ₽8.00 count as paid back."),
+        ("attach", "green", "Nothing is sent. ≈ ₽8.00 are spent if it is the one."),
+        ("resend", "red", "One more send, ≈ ₽8.00, beside the ≈ ₽8.00 of the earlier one."),
+        ("resolve", "amber", "Nothing is sent. ₽8.00 stay possible."),
+        ("cancel", "amber", "Nothing is sent. ₽8.00 stay possible."),
         ("take", "green", "Costs nothing."),
     ],
 )

@@ -74,7 +74,7 @@ def filled(**values: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("role", Role)
 def test_everybody_sees_what_is_spent_possible_and_left(dealer: Tenant, role: Role) -> None:
-    words = "64.00\u00a0₽ spent, 24.00\u00a0₽ possible of 100.00\u00a0₽: 12.00\u00a0₽ left"
+    words = "₽64.00 spent, ₽24.00 possible of ₽100.00: ₽12.00 left"
     for address in (LIST, url(dealer)):
         shown = page(client(role), address)
         assert words in shown
@@ -90,7 +90,7 @@ def test_the_limit_that_holds_is_named(dealer: Tenant) -> None:
     Tenant.objects.update(daily_limit=Decimal(80))
     shown = page(client(), LIST)
     assert "over the limit, nothing is sent" in shown
-    assert "over by 8.00\u00a0₽" in shown
+    assert "over by ₽8.00" in shown
     Tenant.objects.update(daily_limit=None, max_in_flight=0)
     shown = page(client(), url(dealer))
     assert "Dealer has its most in flight" in shown

@@ -62,7 +62,7 @@ def test_asking_changes_nothing(client: Client) -> None:
     assert page.status_code == 200
     job.refresh_from_db()
     assert job.state == JobState.FAILED
-    assert "≈\u00a08.00\u00a0₽" in page.content.decode()
+    assert "≈\u00a0₽8.00" in page.content.decode()
 
 
 def test_a_retry_names_who_and_why(client: Client, owner: User) -> None:
@@ -104,7 +104,7 @@ def test_sending_again_names_the_money_and_wants_a_reason_and_a_yes(
     task = factories.lost(job, now)
     page = client.get(_do(job, "resend")).content.decode()
     assert "pay twice" in page
-    assert page.count("8.00\u00a0₽") >= 2
+    assert page.count("₽8.00") >= 2
     for missing in ({"reason": "customer waits"}, {"sure": "on"}):
         client.post(_do(job, "resend"), missing)
         job.refresh_from_db()
@@ -277,7 +277,7 @@ def test_a_bulk_retry_names_counts_money_and_what_it_leaves_out(client: Client) 
     factories.lost(unknown, now)
     page = _select(client, "retry_selected", [*fits, unknown]).content.decode()
     assert "2 jobs" in page
-    assert "16.00\u00a0₽" in page
+    assert "₽16.00" in page
     assert "VIN-1" in page
     assert "may have cost" in page
     assert Job.objects.filter(state=JobState.PENDING).count() == 0  # asked, not done
@@ -293,7 +293,7 @@ def test_a_bulk_cancel_tells_the_money_of_sends_under_way(client: Client) -> Non
     now = clock.now()
     jobs = [factories.job(now), factories.job(now, JobState.ACTIVE)]
     factories.accepted(jobs[1], now)
-    assert "8.00\u00a0₽" in _select(client, "cancel_selected", jobs).content.decode()
+    assert "₽8.00" in _select(client, "cancel_selected", jobs).content.decode()
     _select(client, "cancel_selected", jobs, confirmed="1", reason="storm")
     assert Job.objects.filter(state=JobState.CANCELLED).count() == 2
 

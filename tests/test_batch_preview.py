@@ -173,9 +173,9 @@ def test_what_is_left_of_the_day_and_the_month_stands_beside_the_cost(client: Cl
         estimated_cost=Decimal(8), created_at=NOW - timedelta(minutes=1),
     )  # fmt: skip
     text = _text(_preview(client, 3))
-    assert "Cost, about 24.00 ₽" in text
-    assert "Left today 88.00 ₽ of 100.00 ₽, anew tomorrow 00:00 Europe/Moscow" in text
-    assert "Left this month 988.00 ₽ of 1,000.00 ₽, anew April 1 00:00 Europe/Moscow" in text
+    assert "Cost, about ₽24.00" in text
+    assert "Left today ₽88.00 of ₽100.00, anew tomorrow 00:00 Europe/Moscow" in text
+    assert "Left this month ₽988.00 of ₽1,000.00, anew April 1 00:00 Europe/Moscow" in text
     assert "All of it fits in what is left of the budget." in text
     assert "starts anew" not in text
 
@@ -214,7 +214,7 @@ def test_a_day_that_is_spent_says_that_nothing_fits(client: Client) -> None:
     )  # fmt: skip
     assert task.estimated_cost * Decimal("1.5") == 12
     text = _text(_preview(client, 2))
-    assert "Left today over by 2.00 ₽ of 10.00 ₽" in text
+    assert "Left today over by ₽2.00 of ₽10.00" in text
     assert "not sent until somebody changes that" in text
     assert "no job of it fits now" in text
 
@@ -228,7 +228,7 @@ def test_money_that_can_not_be_compared_is_said_to_stop_the_jobs(client: Client)
 def test_duplicates_that_will_be_left_out_use_up_no_budget(client: Client) -> None:
     _limit(daily_limit=20)
     text = _text(_preview(client, 2, more="\nchair 0\nchair 1"))
-    assert "Cost, about 16.00 ₽ with the duplicates 32.00 ₽" in text
+    assert "Cost, about ₽16.00 with the duplicates ₽32.00" in text
     assert "All of it fits" in text
 
 
@@ -288,8 +288,8 @@ def test_a_dry_run_says_cost_route_and_budget_and_creates_nothing(client: Client
     text = _dry(*words)
     assert "4 jobs for Dealer would be created, 1 of them duplicates." in text
     assert "polza:m: 4" in text
-    assert "Cost, about: 32.00 ₽" in text
-    assert "Left today: 20.00 ₽ of 20.00 ₽, anew tomorrow 00:00 Europe/Moscow" in text
+    assert "Cost, about: ₽32.00" in text
+    assert "Left today: ₽20.00 of ₽20.00, anew tomorrow 00:00 Europe/Moscow" in text
     assert "about 2 jobs fit now" in text
     assert "About 2 jobs wait until tomorrow 00:00 Europe/Moscow" in text
     assert text.endswith("Nothing was created.\n")
@@ -303,7 +303,7 @@ def test_a_dry_run_says_cost_route_and_budget_and_creates_nothing(client: Client
 
 
 def test_a_dry_run_of_one_prompt_counts_its_copies_and_names_bad_lines(client: Client, tmp_path: Path) -> None:  # fmt: skip
-    assert "Cost, about: 40.00 ₽" in _dry("A chair", "--count", "5")
+    assert "Cost, about: ₽40.00" in _dry("A chair", "--count", "5")
     file = tmp_path / "rows.csv"
     file.write_text("prompt,priority\na,1\nb,high\n")
     out = io.StringIO()

@@ -203,14 +203,14 @@ def test_the_owner_sets_it_on_the_tenant_s_page(pair: list[Target]) -> None:
 def test_another_currency_is_shown_beside_the_studio_s_by_the_owner_s_rate(settings: Any) -> None:
     settings.CURRENCY, settings.CURRENCY_RATES = "RUB", {"RUB": Decimal(1), "USD": Decimal(92)}
     plain = str.maketrans("\u00a0", " ")
-    assert written.both(Decimal("0.003"), "USD").translate(plain) == "0.0030 $ (≈ 0.2760 ₽)"
-    assert written.both(Decimal(8), "RUB").translate(plain) == "8.00 ₽"
+    assert written.both(Decimal("0.003"), "USD").translate(plain) == "$0.0030 (≈ ₽0.2760)"
+    assert written.both(Decimal(8), "RUB").translate(plain) == "₽8.00"
     sums = {
         "RUB": Decimal(8),
         "USD": Decimal(2),
         "EUR": Decimal(1),
     }  # without a rate sums stay apart
-    assert written.totals(sums).translate(plain) == "1.00 € + 8.00 ₽ + 2.00 $ (≈ 184.00 ₽)"
-    assert written.in_one(sums).translate(plain) == "≈ 192.00 ₽ + 1.00 €"
-    assert written.in_one({"RUB": Decimal(8)}).translate(plain) == "8.00 ₽"
+    assert written.totals(sums).translate(plain) == "€1.00 + ₽8.00 + $2.00 (≈ ₽184.00)"
+    assert written.in_one(sums).translate(plain) == "≈ ₽192.00 + €1.00"
+    assert written.in_one({"RUB": Decimal(8)}).translate(plain) == "₽8.00"
     assert written.in_one({}) == ""

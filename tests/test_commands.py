@@ -128,7 +128,7 @@ def test_show_tells_sends_cases_and_timeline(now: datetime) -> None:
     assert "armed" in [event["kind"] for event in answer["events"]]
     code, text = run("jobs", "show", str(job.pk))
     assert code == 0
-    assert "outcome unknown  charge possible  ≈\xa08.00\xa0₽" in text
+    assert "outcome unknown  charge possible  ≈\xa0₽8.00" in text
     assert "case       sent, outcome unknown  open" in text
     assert "phase      needs a person" in text
     assert "reason     sent, outcome unknown" in text

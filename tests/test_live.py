@@ -26,6 +26,7 @@ from jobs import live
 from jobs.admin import index, streams
 from jobs.clock import clock
 from jobs.live import END, PING, Subject
+from jobs.manner import Manner
 from jobs.models import Batch, Hold
 from jobs.roles import Role
 from jobs.states import CaseKind, JobState
@@ -72,7 +73,7 @@ class Thing:
         return {"state": state, "language": get_language()}
 
     def watch(self, language: str = "en") -> Watcher:
-        return Watcher(live.hub().stream(self.subject, language))
+        return Watcher(live.hub().stream(self.subject, Manner(language)))
 
 
 class Watcher:
@@ -218,7 +219,7 @@ async def test_a_slow_statement_ends() -> None:
             cursor.execute("SHOW statement_timeout")
             return cursor.fetchone()
 
-    one = Watcher(live.hub().stream(Subject(key="limit", read=limit, tell=lambda row: {"state": row[0]}), "en"))  # fmt: skip
+    one = Watcher(live.hub().stream(Subject(key="limit", read=limit, tell=lambda row: {"state": row[0]}), Manner("en")))  # fmt: skip
     assert await one.state() == f"{live.STATEMENT_TIMEOUT_S}s"
     await one.close()
 
@@ -231,7 +232,7 @@ async def test_thread_and_connection_are_given_back_when_the_last_one_leaves() -
 
     subject = Subject(key="backend", read=backend, tell=lambda row: {"state": row[0]})
     for _round in range(2):
-        one, other = (Watcher(live.hub().stream(subject, "en")) for _n in range(2))
+        one, other = (Watcher(live.hub().stream(subject, Manner("en"))) for _n in range(2))
         pid = await one.state()
         assert await other.state() == pid
         await one.close()

@@ -20,7 +20,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -191,7 +190,7 @@ def new_batch(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
         "title": _("New batch"),
         "form": form,
         "line": route_choice.chosen(form),
-        "more": _("up to %(most)s rows") % {"most": number_format(MAX_ROWS, force_grouping=True)},
+        "more": _("up to %(most)s rows") % {"most": written.number(MAX_ROWS)},
     }
     return TemplateResponse(request, "desk/batch_new.html", context)
 

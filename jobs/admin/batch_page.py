@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from django.db.models import Case as Either
 from django.db.models import Count, F, Q, Sum, Value, When
 from django.urls import reverse
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -101,7 +100,7 @@ def segments(counts: Mapping[JobState, int]) -> list[Segment]:
 
 
 def number(count: int) -> str:
-    return str(number_format(count, force_grouping=True))
+    return written.number(count)
 
 
 def percent(progress: Progress) -> int:
@@ -128,7 +127,7 @@ def _rate(progress: Progress) -> str:
     if progress.per_minute is None:
         return _("none has ended lately")
     rate = progress.per_minute
-    shown = number_format(rate, 0 if rate >= 10 else 1, force_grouping=True)
+    shown = written.number(rate, 0 if rate >= 10 else 1)
     return _("%(n)s a minute") % {"n": shown}
 
 

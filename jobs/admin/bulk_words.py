@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
@@ -78,7 +77,7 @@ def why(skip: BulkSkip) -> str:
 
 
 def number(count: int) -> str:
-    return str(number_format(count, force_grouping=True))
+    return written.number(count)
 
 
 def jobs_words(n: int) -> str:

@@ -13,9 +13,10 @@ from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils.formats import number_format
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
+
+from jobs import written
 
 # Django's classes are generic only for the type checker.
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ OLDER, NEWER = "older", "newer"
 def capped_words(count: int) -> str:
     """A count as it is shown: "10,000+" for whatever is beyond the cap."""
     if count > COUNT_CAP:
-        return _("%(count)s+") % {"count": number_format(COUNT_CAP, force_grouping=True)}
-    return str(number_format(count, force_grouping=True))
+        return _("%(count)s+") % {"count": written.number(COUNT_CAP)}
+    return written.number(count)
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable at run time

@@ -19,12 +19,11 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobs import display, failure_groups, failures
+from jobs import display, failure_groups, failures, written
 from jobs.admin import verbs
 from jobs.admin.bulk_words import jobs_words, label, number
 from jobs.clock import clock
@@ -195,7 +194,7 @@ def _busiest(counts: Sequence[int], since: datetime, span: timedelta) -> str:
     if not most:
         return ""
     at = timezone.localtime(since + span * counts.index(most) / len(counts))
-    moment = f"{date_format(at, 'MONTH_DAY_FORMAT')}, {at:%H:%M}"
+    moment = f"{written.month_day(at)}, {written.clock_time(at)}"
     return _("most from %(moment)s on: %(n)s") % {"moment": moment, "n": number(most)}
 
 

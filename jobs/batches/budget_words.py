@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -15,7 +14,7 @@ from jobs.models import Tenant
 
 
 def left(limit: Limit, currency: str) -> str:
-    """`20.00 ₽`, or by how much it is over."""
+    """`₽20.00`, or by how much it is over."""
     money = written.money(abs(limit.left), currency)
     return _("over by %(money)s") % {"money": money} if limit.left < 0 else money
 
@@ -94,4 +93,4 @@ def _until(part: Until, *, tenant: Tenant, now: datetime) -> str:
 
 
 def _number(count: int) -> str:
-    return str(number_format(count, force_grouping=True))
+    return written.number(count)

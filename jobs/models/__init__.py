@@ -10,6 +10,7 @@ from jobs.models.event import JobEvent
 from jobs.models.idempotency import IdempotencyKey
 from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
+from jobs.models.preferences import Preferences
 from jobs.models.result import Result
 from jobs.models.statement import Orphan, Statement
 from jobs.models.task import PolzaTask, ProviderTask
@@ -38,6 +39,7 @@ __all__ = [
     "Lane",
     "Orphan",
     "PolzaTask",
+    "Preferences",
     "ProviderTask",
     "Result",
     "SpoolHost",

@@ -13,8 +13,6 @@ from django.contrib.messages.storage.base import Message
 from django.db.models import Model
 from django.templatetags.static import static
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -89,16 +87,27 @@ def ago(at: datetime | None, now: datetime) -> SafeString:
 @register.simple_tag
 def clock_time(at: datetime, *, day: bool = False) -> SafeString:
     """The time of day in the person's zone, with seconds, and the exact time on hover."""
-    local = timezone.localtime(at)
-    text = f"{local:%H:%M:%S}"
+    text = written.clock_time(at, seconds=True)
     if day:
-        text = f"{date_format(local, 'MONTH_DAY_FORMAT')}, {text}"
+        text = f"{written.month_day(at)}, {text}"
     return format_html(
         '<time datetime="{}" title="{}" dir="auto">{}</time>',
         at.isoformat(),
         written.exact(at),
         text,
     )
+
+
+@register.filter
+def day(at: datetime) -> str:
+    """Its date in the reader's zone and calendar."""
+    return written.day(at)
+
+
+@register.filter
+def count(value: int) -> int:
+    """A count in the reader's digits, grouped; for `blocktranslate count` too."""
+    return written.count(value)
 
 
 @register.simple_tag
