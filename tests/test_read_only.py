@@ -46,8 +46,8 @@ pytestmark = pytest.mark.django_db
 MOST_PAGES = 800
 # Of pages of one kind (same view, same parameters) so many are read; those with a state of their own are where it starts.
 MOST_ALIKE = 8
-# What everybody may do: leave, and choose a language. The theme is no form.
-_FOR_ALL = (re.compile(r"/logout/$"), re.compile(r"/i18n/setlang/$"))
+# What everybody may do: leave, choose a language, and have things written their way. The theme is no form.
+_FOR_ALL = (re.compile(r"/logout/$"), re.compile(r"/i18n/setlang/$"), re.compile(r"/my-settings/$"))
 _NO_PAGE = re.compile(r"/(logout|password_change)/")
 
 

@@ -11,12 +11,13 @@ from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.core.paginator import Paginator
-from django.db.models import Model, Q, QuerySet
+from django.db.models import DecimalField, Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
 
 from jobs import written
+from jobs.admin.amounts import AmountField
 
 # Django's classes are generic only for the type checker.
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _by_name(field: Any) -> Callable[[Model], str]:
 class DeskAdmin(ModelAdmin):
     """What all our lists share. `dress` may hang onto the rows of a page what its columns show."""
 
+    formfield_overrides = {DecimalField: {"form_class": AmountField}}
     list_per_page = 50
     list_max_show_all = 200
     show_full_result_count = False

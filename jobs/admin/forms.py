@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import attach, results, written
+from jobs.admin.amounts import AmountField
 from jobs.display import RESOLUTIONS
 from jobs.intake import MAX_PROMPT_CHARS
 from jobs.lifecycle.errors import Refused
@@ -231,7 +232,7 @@ class RefundForm(VerbForm):
 
 
 class WriteOffForm(VerbForm):
-    cost = forms.DecimalField(
+    cost = AmountField(
         label=gettext_lazy("What it cost"),
         required=False,
         min_value=Decimal("0.01"),
