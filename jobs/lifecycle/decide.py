@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import traceback
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from jobs import evidence, policy
 from jobs.lifecycle import events
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 CASE_DUE_S = 24 * 3600.0
 BLOCKING_CASE_DUE_S = 4 * 3600.0
 _FAR = datetime.max.replace(tzinfo=UTC)
+# Columns of a task that no decision reads, and that are long.
+_FOR_PEOPLE = ("evidence", "provider_links", "candidates")
 
 
 def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.Random) -> None:
@@ -83,60 +86,141 @@ def _decide(ids: Sequence[int], *, rules: Rules, now: datetime, rng: random.Rand
         locked = ProviderTask.objects.filter(job_id__in=[job.pk for job in jobs]).order_by("pk")
         list(locked.select_for_update(no_key=True).values_list("pk"))
         views = load(jobs, now=now)
-        written: list[JobEvent] = []
-        for job in jobs:
-            written += apply(job=job, view=views[job.pk], rules=rules, now=now, rng=rng)
-        events.write(written)
+        decisions = {job.pk: policy.decide(job=views[job.pk], rules=rules, rng=rng) for job in jobs}
+        events.write(_write(jobs, views, decisions, now=now))
 
 
-def apply(
-    *, job: Job, view: JobView, rules: Rules, now: datetime, rng: random.Random
+def _write(
+    jobs: Sequence[Job],
+    views: Mapping[int, JobView],
+    decisions: Mapping[int, Decision],
+    *,
+    now: datetime,
 ) -> list[JobEvent]:
-    """Write one job's decision; the caller holds the job's row lock. Returns its unsaved events."""
-    decision = policy.decide(job=view, rules=rules, rng=rng)
-    written = [
-        *_release(job, decision, now),
-        *_cases(job, decision, now),
-        *_state(job, decision, now),
-    ]
-    undecided = [task.id for task in view.tasks if task.undecided]
-    if undecided:
-        # All of them were seen: record waits for the rows this decision holds.
-        ProviderTask.objects.filter(pk__in=undecided, undecided_since__lte=now).update(
-            undecided_since=None
-        )
-    return written
-
-
-def _release(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
+    """Write decisions of jobs whose rows the caller holds: a statement for all where most have something to say. Returns
+    the unsaved events, those of a job in the order of what happened to it."""
+    for decision in decisions.values():
+        _withdraw(decision, now)
+    released = _release_and_clear(views, decisions, now)
+    moved = _move(jobs, decisions, now)
     written = []
-    for task_id, released_by in decision.release:
-        task = ProviderTask.objects.filter(pk=task_id, blocks_send=True)
-        if released_by is Release.FREE:
-            task = task.filter(charge__in=[Charge.NONE, Charge.REFUNDED])
-        standing = None
-        if released_by is Release.STANDING:
-            standing = StandingDecision.objects.filter(
-                target__tasks=task_id, ended_at__isnull=True
-            ).first()
-        if task.update(blocks_send=False, released_by=released_by, standing=standing):
+    for job in jobs:
+        decision = decisions[job.pk]
+        written += [
+            events.event(job_id=job.pk, task_id=task_id, kind="released", now=now, by=by.value)
+            for task_id, by in decision.release
+            if task_id in released
+        ]
+        written += _cases(job, decision, now)
+        written += [
+            events.event(job_id=job.pk, task_id=task_id, kind="late_result", now=now)
+            for task_id in decision.late_results
+        ]
+        if decision.state is not None and job.pk in moved:
             written.append(
                 events.event(
-                    job_id=job.pk, task_id=task_id, kind="released", now=now, by=released_by.value
+                    job_id=job.pk,
+                    kind=decision.state.value,
+                    now=now,
+                    reason=decision.reason,
+                    wait_s=round(decision.wait_s, 1),
                 )
             )
-    if decision.withdraw:
-        gone = ProviderTask.objects.filter(
-            pk__in=decision.withdraw, armed_at__isnull=True, unsent_at__isnull=True
-        )
-        gone.update(
-            unsent_at=now,
-            unsent_reason="not_needed",
-            ours=True,
-            blocks_send=False,
-            released_by=Release.UNSENT,
-        )
     return written
+
+
+# What was seen is decided: record waits for the rows that this decision holds. A release as free needs a charge of none.
+_SETTLE = """
+WITH due AS (
+  SELECT t.id, v.by, v.seen AND t.undecided_since <= %(now)s AS seen,
+    v.by <> '' AND t.blocks_send AND (v.by <> 'free' OR t.charge IN ('none', 'refunded')) AS goes
+  FROM unnest(%(ids)s::uuid[], %(by)s::text[], %(seen)s::bool[]) AS v(id, by, seen)
+  JOIN jobs_providertask t ON t.id = v.id
+)
+UPDATE jobs_providertask t SET
+  undecided_since = CASE WHEN due.seen THEN NULL ELSE t.undecided_since END,
+  blocks_send = t.blocks_send AND NOT due.goes,
+  released_by = CASE WHEN due.goes THEN due.by ELSE t.released_by END,
+  standing_id = CASE WHEN NOT due.goes THEN t.standing_id WHEN due.by = 'standing' THEN (
+    SELECT s.id FROM jobs_standingdecision s WHERE s.target_id = t.target_id AND s.ended_at IS NULL ORDER BY s.id LIMIT 1
+  ) END
+FROM due
+WHERE t.id = due.id AND (due.seen OR due.goes)
+RETURNING t.id, due.goes
+"""
+
+
+def _release_and_clear(
+    views: Mapping[int, JobView], decisions: Mapping[int, Decision], now: datetime
+) -> set[UUID]:
+    """The tasks that no longer stand in the way of a further send."""
+    by = {task_id: release for one in decisions.values() for task_id, release in one.release}
+    seen = {task.id for one in views.values() for task in one.tasks if task.undecided}
+    ids = sorted(seen | by.keys())
+    if not ids:
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _SETTLE,
+            {
+                "now": now, "ids": ids, "by": [by[one].value if one in by else "" for one in ids],
+                "seen": [one in seen for one in ids],
+            },
+        )  # fmt: skip
+        return {task_id for task_id, goes in cursor.fetchall() if goes}
+
+
+def _withdraw(decision: Decision, now: datetime) -> None:
+    if not decision.withdraw:
+        return
+    gone = ProviderTask.objects.filter(
+        pk__in=decision.withdraw, armed_at__isnull=True, unsent_at__isnull=True
+    )
+    gone.update(
+        unsent_at=now,
+        unsent_reason="not_needed",
+        ours=True,
+        blocks_send=False,
+        released_by=Release.UNSENT,
+    )
+
+
+_MOVE = """
+UPDATE jobs_job j SET
+  state = v.state, reason = v.reason, reason_text = v.reason_text, finished_at = v.finished_at,
+  target_id = coalesce(v.target_id, j.target_id), not_before = coalesce(v.not_before, j.not_before),
+  delivered_id = coalesce(v.delivered_id, j.delivered_id)
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS v(
+  id bigint, old text, state text, reason text, reason_text text, finished_at timestamptz, target_id bigint,
+  not_before timestamptz, delivered_id bigint
+)
+WHERE j.id = v.id AND j.state = v.old
+RETURNING j.id
+"""
+
+
+def _move(jobs: Sequence[Job], decisions: Mapping[int, Decision], now: datetime) -> set[int]:
+    """The jobs that came to another state, or to the same one with another reason."""
+    rows = []
+    for job in jobs:
+        decision = decisions[job.pk]
+        if decision.state is None:
+            continue
+        waits = decision.state is JobState.PENDING
+        not_before = now + timedelta(seconds=decision.wait_s) if waits else None
+        rows.append(
+            {
+                "id": job.pk, "old": job.state, "state": decision.state.value, "reason": decision.reason,
+                "reason_text": decision.text, "target_id": decision.target_id, "delivered_id": decision.deliver,
+                "not_before": not_before.isoformat() if not_before else None,
+                "finished_at": now.isoformat() if decision.state in ENDED else None,
+            }
+        )  # fmt: skip
+    if not rows:
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(_MOVE, {"rows": json.dumps(rows)})
+        return {pk for (pk,) in cursor.fetchall()}
 
 
 def due_after(kind: CaseKind) -> timedelta:
@@ -160,7 +244,8 @@ def _cases(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
         )
         for case in decision.open
     ]
-    Case.objects.bulk_create(opened, ignore_conflicts=True)
+    if opened:
+        Case.objects.bulk_create(opened, ignore_conflicts=True)
     written = [
         events.event(
             job_id=job.pk, task_id=case.task_id, kind="case_opened", now=now, case=case.kind
@@ -183,46 +268,18 @@ def _cases(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
     return written
 
 
-def _state(job: Job, decision: Decision, now: datetime) -> list[JobEvent]:
-    written = [
-        events.event(job_id=job.pk, task_id=task_id, kind="late_result", now=now)
-        for task_id in decision.late_results
-    ]
-    if decision.state is None:
-        return written
-    changes: dict[str, object] = {"reason": decision.reason, "reason_text": decision.text}
-    if decision.target_id is not None:
-        changes["target_id"] = decision.target_id
-    if decision.state is JobState.PENDING:
-        changes["not_before"] = now + timedelta(seconds=decision.wait_s)
-    if decision.deliver is not None:
-        changes["delivered_id"] = decision.deliver
-    changes["finished_at"] = now if decision.state in ENDED else None
-    if Job.objects.move(job.pk, old=JobState(job.state), new=decision.state, **changes):
-        written.append(
-            events.event(
-                job_id=job.pk,
-                kind=decision.state.value,
-                now=now,
-                reason=decision.reason,
-                wait_s=round(decision.wait_s, 1),
-            )
-        )
-    return written
-
-
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
 def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
     """Views of jobs whose rows the caller has locked. Eight queries at most, however many jobs."""
     ids = [job.pk for job in jobs]
+    known = {account.pk: account for account in Account.objects.order_by("pk")}
     tasks: dict[int, list[ProviderTask]] = defaultdict(list)
     for task in (
-        ProviderTask.objects.filter(job_id__in=ids)
-        .select_related("account")
-        .order_by("created_at", "id")
+        ProviderTask.objects.filter(job_id__in=ids).defer(*_FOR_PEOPLE).order_by("created_at", "id")
     ):
+        task.account = known.get(task.account_id) or task.account  # another may be new
         tasks[task.job_id].append(task)
     results: dict[int, dict[UUID, int]] = defaultdict(dict)
     for job_id, task_id, pk in (
@@ -244,7 +301,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
         "what", "target_id"
     ):
         standing[what].add(target_id)
-    accounts = _accounts({target_id for job in jobs for target_id in job.route})
+    accounts = _accounts({target_id for job in jobs for target_id in job.route}, known.values())
     cleared = _cleared() if standing else {}
     return {
         job.pk: JobView(
@@ -267,9 +324,9 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
     }
 
 
-def _accounts(target_ids: set[int]) -> dict[int, int | None]:
-    """The newest account of each target's provider: where its next send would go."""
-    by_provider = dict(Account.objects.order_by("pk").values_list("provider", "pk"))
+def _accounts(target_ids: set[int], known: Iterable[Account]) -> dict[int, int | None]:
+    """The newest account of each target's provider: where its next send would go. `known`: all, oldest first."""
+    by_provider = {account.provider: account.pk for account in known}
     return {
         pk: by_provider.get(provider)
         for pk, provider in Target.objects.filter(pk__in=target_ids).values_list("pk", "provider")
