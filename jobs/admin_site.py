@@ -46,6 +46,7 @@ class DeskAdminSite(admin.AdminSite):
     def get_urls(self) -> list[URLPattern | URLResolver]:
         from jobs.admin import (
             comparison,
+            drill,
             failures,
             files,
             handover,
@@ -74,6 +75,7 @@ class DeskAdminSite(admin.AdminSite):
             ),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),
+            path("sandbox/<slug:what>/", self.admin_view(drill.page), name="desk_drill"),
             path("trail/", self.admin_view(trail.page), name="desk_trail"),
             path("trail/sheet/", self.admin_view(trail.sheet), name="desk_trail_sheet"),
             *(
@@ -93,7 +95,7 @@ class DeskAdminSite(admin.AdminSite):
         context: dict[str, Any] = super().each_context(request)
         if not self.has_permission(request):
             return context
-        from jobs.admin import nav, notices
+        from jobs.admin import drill, nav, notices
 
         # Lazy: popups and plain forms that show none of it ask the database nothing.
         holds = SimpleLazyObject(_holds)
@@ -102,6 +104,7 @@ class DeskAdminSite(admin.AdminSite):
             "desk_holds": holds,
             "desk_failing_channels": SimpleLazyObject(notices.failing_channels),
             "desk_red_button": SimpleLazyObject(lambda: any(h.kind == "red_button" for h in holds)),
+            "desk_drill": SimpleLazyObject(lambda: drill.shown(request)),
             "desk_nav": SimpleLazyObject(lambda: nav.sections(request)),
             "desk_role": SimpleLazyObject(lambda: nav.role(request)),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -31,8 +32,21 @@ class ReadOnly(NoDelete):
         return False
 
 
+class AccountForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
+    class Meta:
+        help_texts = {
+            "label": _(
+                "What people call this key, up to 80 letters: whose it is, or where it is used. Empty, the default: its fingerprint."
+            ),
+            "exclusive": _(
+                "No other program uses this key. Only the owner can know. Off, the default: what stands in its history may be somebody else's, so a lost send is not recognised by being the only one."
+            ),
+        }
+
+
 @admin.register(Account)
 class AccountAdmin(NoDelete):
+    form = AccountForm
     list_display = (
         "name_cell",
         "label",

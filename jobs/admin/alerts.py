@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import written
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import PANEL, EmptyState, MachineAdmin
 from jobs.alert_rules import AlertKind, AlertState
 from jobs.alerts import words
 from jobs.alerts.channels import channels
@@ -60,7 +60,10 @@ class AlertAdmin(MachineAdmin):
     empty = EmptyState(
         "message-square",
         gettext_lazy("No alerts yet"),
-        gettext_lazy("Outages, and what only a person can settle, are listed here once told."),
+        gettext_lazy(
+            "Outages, and what only a person can settle, are listed here once somebody was told of them. Who is told is set by ALERT_URLS."
+        ),
+        PANEL,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:

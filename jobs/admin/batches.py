@@ -59,7 +59,7 @@ class BatchAdmin(VerbsMixin, MachineAdmin):
         "layers",
         gettext_lazy("No batches yet"),
         gettext_lazy(
-            "A batch is many jobs created at once: from a file, from pasted lines, or from jobs that exist."
+            "A batch is many jobs created at once: from a CSV or XLSX file, from pasted lines, or from jobs that exist. It shows how far they are, what they cost and when they end. Start with a file of prompts, one a line."
         ),
     )
 

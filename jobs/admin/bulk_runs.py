@@ -34,7 +34,7 @@ from django.utils.translation import gettext as _
 from jobs import written
 from jobs.admin import bulk_words, streams
 from jobs.admin.batch_page import Segment
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import JOBS, EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.admin.forms import NothingForm
 from jobs.admin.verb import Effect, Verb
@@ -89,6 +89,7 @@ class BulkRunAdmin(VerbsMixin, MachineAdmin):
         "layers",
         gettext_lazy("No bulk actions yet"),
         gettext_lazy("Choose jobs in their list, or narrow it by a filter, and choose what to do with all of them."),
+        JOBS,
     )  # fmt: skip
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

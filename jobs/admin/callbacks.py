@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 
 from jobs import callbacks
 from jobs.admin import callback_verbs, verbs
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import NEW_JOBS, EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
 from jobs.display import Look
@@ -77,7 +77,8 @@ class CallbackAdmin(VerbsMixin, MachineAdmin):
     empty = EmptyState(
         "bell",
         gettext_lazy("No callbacks yet"),
-        gettext_lazy("Jobs that name an address, or whose tenant has one, are told of here once they end."),
+        gettext_lazy("Other programs are told here how their jobs ended. Give a tenant an address, or name one with a job; each delivery is then listed with its answer."),
+        NEW_JOBS,
     )  # fmt: skip
 
     def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:

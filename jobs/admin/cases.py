@@ -31,7 +31,7 @@ from jobs.admin import (
     notices,
     verbs,
 )
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import JOBS, EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
 from jobs.models import Case, Job, ProviderTask, Result
@@ -65,8 +65,9 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
         "circle-check",
         gettext_lazy("The desk is empty"),
         gettext_lazy(
-            "Nothing needs a person. What the machine can't settle by itself appears here, with its money."
+            "Nothing needs a person. What the machine can't settle by itself (a lost answer, a paid picture without a file) appears here, with the money at risk and what you can do."
         ),
+        JOBS,
     )
 
     # --- the list ---

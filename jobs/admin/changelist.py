@@ -15,6 +15,7 @@ from django.db.models import DecimalField, Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobs import written
 from jobs.admin.amounts import AmountField
@@ -50,12 +51,39 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One button: where to go next, for whoever may."""
+
+    label: str | Promise
+    icon: str
+    url_name: str
+    permission: str = ""
+
+
+STATEMENTS = Step(
+    gettext_lazy("Open the statements"),
+    "banknote",
+    "admin:jobs_statement_changelist",
+    "jobs.view_statement",
+)
+NEW_JOBS = Step(gettext_lazy("New jobs"), "plus", "admin:jobs_job_add", "jobs.add_job")
+PANEL = Step(
+    gettext_lazy("Open the providers"),
+    "plug-zap",
+    "admin:providers_providerstate_changelist",
+    "providers.view_providerstate",
+)
+JOBS = Step(gettext_lazy("Open the jobs"), "images", "admin:jobs_job_changelist", "jobs.view_job")
+
+
+@dataclass(frozen=True, slots=True)
 class EmptyState:
-    """What an empty list says: what this is, and what to do next."""
+    """What an empty list says: what this is, and what to do next. `step`: where no row can be added here."""
 
     icon: str
     title: str | Promise
     text: str | Promise
+    step: Step | None = None
 
 
 class DeskChangeList(ChangeList):

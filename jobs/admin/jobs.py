@@ -61,7 +61,7 @@ class JobAdmin(VerbsMixin, MachineAdmin):
         "images",
         gettext_lazy("No jobs yet"),
         gettext_lazy(
-            "A job is one picture or text that somebody wants. Ask for the first ones, and watch them here."
+            "A job is one picture or text that somebody wants. Ask for the first ones: write a prompt or give a file, see what it may cost, and watch them here."
         ),
     )
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import written
-from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
+from jobs.admin.changelist import PANEL, DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.forms import VerbForm
 from jobs.clock import clock
 from jobs.lifecycle import limits
@@ -70,7 +70,14 @@ class InFlightForm(VerbForm):
 class WindowForm(VerbForm):
     """A new window, or (the thing has one) other values for it: then its length stays."""
 
-    most = forms.IntegerField(label=gettext_lazy("How many"), min_value=1, max_value=100_000_000)
+    most = forms.IntegerField(
+        label=gettext_lazy("How many"),
+        min_value=1,
+        max_value=100_000_000,
+        help_text=gettext_lazy(
+            "Sends that the provider allows in that time. Nothing is sent beyond it."
+        ),
+    )
     length = forms.ChoiceField(
         label=gettext_lazy("In how long a time"),
         choices=[
@@ -79,12 +86,14 @@ class WindowForm(VerbForm):
             (_OTHER, gettext_lazy("another time")),
         ],
         initial="86400",
+        help_text=gettext_lazy("As the provider's documents say. By default a day."),
     )
     seconds = forms.IntegerField(
         label=gettext_lazy("Another time, in seconds"),
         required=False,
         min_value=1,
         max_value=366 * 86_400,
+        help_text=gettext_lazy("Only for another time: from 1 to 31,622,400 (a year)."),
     )
     resets = forms.ChoiceField(
         label=gettext_lazy("Starts anew"),
@@ -104,6 +113,9 @@ class WindowForm(VerbForm):
         label=gettext_lazy("Time zone"),
         initial="UTC",
         max_length=40,
+        help_text=gettext_lazy(
+            "At fixed times: by whose clock a day or a week begins, like Europe/Moscow. By default UTC."
+        ),
         widget=forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
     )
     reason = _why()
@@ -143,6 +155,34 @@ class WindowForm(VerbForm):
 class TargetForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
     why = _why()
 
+    class Meta:
+        help_texts = {
+            "provider": gettext_lazy(
+                "One that the desk knows (polza, fal, openrouter, gigachat), or the name of a further account. It can't be changed later."
+            ),
+            "model": gettext_lazy(
+                "As the provider calls it, like google/gemini-2.5-flash-image. It can't be changed later."
+            ),
+            "kind": gettext_lazy(
+                "What comes out: a picture, the default, or a text. It can't be changed later."
+            ),
+            "price": gettext_lazy(
+                "What one generation usually costs, in the currency below. Budgets and money at risk are reckoned with it; the most that a provider may charge is this times PRICE_CEILING_FACTOR (1.5)."
+            ),
+            "currency": gettext_lazy(
+                "In which this provider charges: three capital letters. By default RUB. It can't be changed later."
+            ),
+            "max_in_flight": gettext_lazy(
+                "How many jobs may be at this model at the same time. Empty, the default: only the account's and the overall limit hold."
+            ),
+            "enabled": gettext_lazy(
+                "On, the default: jobs are sent to it. Off: nothing new; what is under way is still watched and fetched."
+            ),
+            "capabilities": gettext_lazy(
+                "What it can do beyond a plain prompt, as a JSON object that its adapter understands. {}, the default, is right for most."
+            ),
+        }
+
 
 @admin.register(Target)
 class TargetAdmin(LoggedAdmin, DeskAdmin):
@@ -168,7 +208,9 @@ class TargetAdmin(LoggedAdmin, DeskAdmin):
     empty = EmptyState(
         "target",
         gettext_lazy("No targets yet"),
-        gettext_lazy("A target is a provider's model, written provider:model, with its price."),
+        gettext_lazy(
+            "A target is a provider's model, written provider:model, with its price and its limit. The configured one is made with the first job; add others to route jobs to them."
+        ),
     )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -243,8 +285,9 @@ class QuotaWindowAdmin(MachineAdmin):
         "gauge",
         gettext_lazy("No quota windows"),
         gettext_lazy(
-            "A window tells how much a provider allows, so that a request that must fail is not sent. Set them on the page of the providers."
+            "A window tells how much a provider allows in a minute, a day or a week, so that a request that must fail is not sent. Each is set beside its account, on the page of the providers."
         ),
+        PANEL,
     )
 
     @admin.display(description=gettext_lazy("window"))

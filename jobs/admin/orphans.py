@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import written
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import STATEMENTS, EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin
 from jobs.admin.forms import VerbForm
 from jobs.admin.verb import Effect, Verb
@@ -154,7 +154,8 @@ class OrphanAdmin(VerbsMixin, MachineAdmin):
     empty = EmptyState(
         "package-search",
         gettext_lazy("No orphans"),
-        gettext_lazy("What a provider charged and no job of ours belongs to; a statement finds it."),
+        gettext_lazy("What a provider charged and no job of ours belongs to. A statement, which reads the provider's history, finds it."),
+        STATEMENTS,
     )  # fmt: skip
 
     def dress(self, rows: list[Any], request: HttpRequest) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -14,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import display, written
-from jobs.admin.changelist import DeskAdmin, EmptyState, MachineAdmin
+from jobs.admin.changelist import NEW_JOBS, DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.filters import CreatedFilter
 from jobs.admin.index import LANE_DEAD_AFTER
 from jobs.clock import clock
@@ -34,7 +35,10 @@ class ResultAdmin(MachineAdmin):
     empty = EmptyState(
         "image",
         gettext_lazy("No results yet"),
-        gettext_lazy("Finished pictures and texts appear here."),
+        gettext_lazy(
+            "Finished pictures and texts appear here as soon as they are stored. Ask for the first ones."
+        ),
+        NEW_JOBS,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Result]:
@@ -110,10 +114,26 @@ class ResultAdmin(MachineAdmin):
         )
 
 
+class StandingDecisionForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
+    class Meta:
+        help_texts = {
+            "target": gettext_lazy(
+                "The one target for which this holds; all others go on as before."
+            ),
+            "what": gettext_lazy(
+                "What the machine may then do by itself. Each such send may be paid twice, and is booked as a possible duplicate."
+            ),
+            "reason": gettext_lazy(
+                "Why you take the risk. Kept on record with your name; a decision is ended, never edited."
+            ),
+        }
+
+
 @admin.register(StandingDecision)
 class StandingDecisionAdmin(DeskAdmin):
     """Made and ended by the owner; never edited, so that what was decided when stays on record."""
 
+    form = StandingDecisionForm
     list_display = ("target", "what", "made_by", "made_at", "ended_at", "ended_by")
     list_select_related = ("target", "made_by", "ended_by")
     ordering = ("-made_at",)
@@ -123,7 +143,7 @@ class StandingDecisionAdmin(DeskAdmin):
         "gavel",
         gettext_lazy("No standing decisions"),
         gettext_lazy(
-            "Without one, nothing is ever sent again by the machine while a charge is possible."
+            "Without one, nothing is ever sent again by the machine while a charge is possible: each such send becomes a case. The owner may decide otherwise for one target, and then pays for possible duplicates."
         ),
     )
 

@@ -109,7 +109,7 @@ class StatementAdmin(MachineAdmin):
         "receipt-text",
         gettext_lazy("No statements yet"),
         gettext_lazy(
-            "A statement compares our sends with the provider's own history: what is charged and unknown to us, and where the prices differ."
+            "A statement compares our sends of some days with the provider's own history: what is charged and unknown to us, where the prices differ, what failed and was charged all the same. Reading it costs nothing."
         ),
     )
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from jobs import display, written
 from jobs.admin import filters, job_page, verbs
-from jobs.admin.changelist import EmptyState, MachineAdmin
+from jobs.admin.changelist import NEW_JOBS, EmptyState, MachineAdmin
 from jobs.admin.confirm import VerbsMixin, row_button
 from jobs.clock import clock
 from jobs.models import PolzaTask, ProviderTask
@@ -55,7 +55,10 @@ class ProviderTaskAdmin(VerbsMixin, MachineAdmin):
     empty = EmptyState(
         "send",
         gettext_lazy("Nothing was sent yet"),
-        gettext_lazy("Each row is one possible paid call to a provider."),
+        gettext_lazy(
+            "Each row is one possible paid call to a provider. The first appears when a worker takes up a job."
+        ),
+        NEW_JOBS,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -213,6 +216,7 @@ class PolzaTaskAdmin(ProviderTaskAdmin):
         gettext_lazy(
             "Here are the same rows as in Polza's own dashboard: id, model, status, cost in ₽, age."
         ),
+        NEW_JOBS,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

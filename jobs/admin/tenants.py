@@ -107,6 +107,34 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
         fields = (
             "name", "slug", "contact", "weight", "max_in_flight", "currency", "daily_limit", "monthly_limit", "zone",
         )  # fmt: skip
+        # Here, not in the model: a better word is no migration.
+        help_texts = {
+            "name": gettext_lazy("As people call it: on pages, in statements and alerts."),
+            "slug": gettext_lazy(
+                "In commands and the API: small letters, digits and hyphens. Programs that use it must follow a change."
+            ),
+            "contact": gettext_lazy(
+                "Who is asked about its money: a name, a mail address or a phone. Shown to staff only. Empty, the default: nobody."
+            ),
+            "weight": gettext_lazy(
+                "Its share where tenants compete for places, from 1 to 100: 2 gets twice as many as 1. By default 1."
+            ),
+            "max_in_flight": gettext_lazy(
+                "How many of its jobs may be at providers at the same time. Empty, the default: only the overall limit (WORKER_CONCURRENCY) holds."
+            ),
+            "currency": gettext_lazy(
+                "Of the spending limits, three capital letters. With a limit, only targets in this currency are used. By default RUB."
+            ),
+            "daily_limit": gettext_lazy(
+                "Money a day, in the currency above, from midnight of its time zone. Empty, the default: no such limit; 0: nothing is sent. Nothing is sent that could pass it."
+            ),
+            "monthly_limit": gettext_lazy(
+                "Money a month, in the currency above, from the first of the month in its time zone. Empty, the default: no such limit. Nothing is sent that could pass it."
+            ),
+            "zone": gettext_lazy(
+                "Where its day and its month begin, like Europe/Moscow (the default). It has nothing to do with the zone in which you read times."
+            ),
+        }
         widgets = {
             "zone": forms.TextInput(attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false"}),
         }  # fmt: skip
@@ -177,7 +205,9 @@ class TenantAdmin(VerbsMixin, DeskAdmin):
     empty = EmptyState(
         "building-2",
         gettext_lazy("No tenants yet"),
-        gettext_lazy("On whose behalf jobs run: with a share of the places and a budget."),
+        gettext_lazy(
+            "A tenant is on whose behalf jobs run, with its share of the places, its budget and its tokens. The first job makes one, the studio itself; add one for each customer who shall have a limit of their own."
+        ),
     )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -41,7 +41,7 @@ class TokenForm(forms.Form):
         help_text=gettext_lazy("On whose behalf it acts, and whose money it spends."),
     )  # fmt: skip
     name = forms.CharField(
-        label=gettext_lazy("Name"), max_length=80, help_text=gettext_lazy("Which program uses it."),
+        label=gettext_lazy("Name"), max_length=80, help_text=gettext_lazy("Which program uses it, so that you know what stops when you revoke it."),
         widget=forms.TextInput(attrs={"dir": "auto", "autocomplete": "off"}),
     )  # fmt: skip
     scopes = forms.MultipleChoiceField(
@@ -49,10 +49,10 @@ class TokenForm(forms.Form):
     )  # fmt: skip
     per_minute = forms.IntegerField(
         label=gettext_lazy("Requests a minute"), min_value=1, max_value=MOST_PER_MINUTE, initial=600,
-        help_text=gettext_lazy("As many may also come at once."),
+        help_text=gettext_lazy("More are told to come back (429). As many may also come at once. By default 600."),
     )  # fmt: skip
     expires_at = forms.DateTimeField(
-        label=gettext_lazy("Expires"), required=False, help_text=gettext_lazy("Empty: never."),
+        label=gettext_lazy("Expires"), required=False, help_text=gettext_lazy("From then on it is refused; in your time zone. Empty, the default: never."),
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ class ApiTokenAdmin(VerbsMixin, MachineAdmin):
         "key-round",
         gettext_lazy("No tokens yet"),
         gettext_lazy(
-            "Other programs show one to create jobs and learn their fate over the HTTP API."
+            "A token lets another program create jobs and learn their fate over the HTTP API, for one tenant. Its text is shown once, when it is made."
         ),
     )
 

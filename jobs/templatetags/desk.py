@@ -167,6 +167,16 @@ def copy(text: str) -> SafeString:
     )
 
 
+@register.simple_tag(takes_context=True)
+def next_step(context: template.Context, step: Any) -> SafeString | str:
+    """The button of an empty state (changelist.Step), for whoever may follow it."""
+    if not step or (step.permission and not context["request"].user.has_perm(step.permission)):
+        return ""
+    return format_html(
+        '<a class="button" href="{}">{}{}</a>', reverse(step.url_name), icon(step.icon), step.label
+    )
+
+
 @register.simple_tag
 def message_icon(message: Message) -> SafeString:
     return icon(_MESSAGE_ICONS.get(message.level_tag, "info"))

@@ -105,6 +105,10 @@ class Speaker(ABC):
                 return files.misbehaving(name, value, Reaction())
         return files.misbehaving(name, value, good())
 
+    def turned_away(self, now: float) -> Reaction:
+        """The provider has no room for anybody, and has begun nothing."""
+        return self.error("overloaded", now)
+
     def troubled(self, spec: Spec | None, good: Callable[[], Reaction], now: float) -> Reaction:
         """The right answer to a read, or what a fault of its stage makes of it."""
         if spec is None:
@@ -179,7 +183,11 @@ class Speaker(ABC):
         name = self.limits[limit]
         if name == "rate_limited" and self.world.settings.retry_after != "none":
             name = f"rate_limited_{self.world.settings.retry_after}"
-        return self.error(name, now, wait_s)
+        reaction = self.error(name, now, wait_s)
+        if limit is Limit.KEY_LIMIT and wait_s:
+            told = ("retry-after", str(math.ceil(wait_s)))
+            reaction = replace(reaction, headers=(*reaction.headers, told))
+        return reaction
 
     def _misbehaviour(self, spec: Spec, accepted: Reaction, now: float) -> Reaction:
         """What a client sees of a SUBMIT fault. `accepted` is the right answer where a task was created."""

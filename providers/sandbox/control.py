@@ -44,6 +44,7 @@ class Control:
             ("POST", "finish"): lambda request, body: self.finish(body),
             ("POST", "outage/start"): lambda request, body: self.start_outage(body),
             ("POST", "outage/stop"): lambda request, body: self.stop_outage(),
+            ("POST", "quota/use-up"): lambda request, body: self.use_up(body),
             ("POST", "plant"): lambda request, body: self.plant(body),
             ("POST", "top-up"): lambda request, body: self.top_up(body),
         }
@@ -103,7 +104,16 @@ class Control:
                 (task.max_poll_gap_s for task in ledger.tasks.values()), default=0.0
             ),
             "outage": None if self.world.outage is None else self.world.outage.kind,
+            "outage_left_s": self._left(self.world.outage.until if self.world.outage else None),
+            "quota_left_s": self._left(self.world.used_up_until),
         }
+
+    def _left(self, until: float | None) -> float | None:
+        """Seconds; 0: it is over, None: it ends by no clock."""
+        if until is None:
+            return 0.0
+        left = until - self.world.clock()
+        return None if left == math.inf else max(left, 0.0)
 
     def configure(self, body: dict[str, Any]) -> dict[str, Any]:
         self.world.configure(body)
@@ -146,6 +156,14 @@ class Control:
     def stop_outage(self) -> dict[str, Any]:
         self.world.stop_outage()
         return {"outage": None}
+
+    def use_up(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The quota of every key for `seconds` (60); 0 gives it back."""
+        seconds = float(body.get("seconds", 60))
+        if not 0 <= seconds < math.inf:
+            raise ValueError("seconds must be 0 or more")
+        self.world.use_up(seconds)
+        return {"quota_left_s": seconds}
 
     def plant(self, body: dict[str, Any]) -> dict[str, Any]:
         """A finished generation nobody of us posted. `key` is a whole key or a fingerprint."""

@@ -40,6 +40,9 @@ class Polza(Speaker):
     def error_at(self, status: int, now: float, wait_s: float) -> Reaction:
         return polza_answers.error_at(status, trace=self.trace(), wait_s=wait_s, now=now)
 
+    def turned_away(self, now: float) -> Reaction:
+        return self.error("turned_away", now)
+
     # --- routing ------------------------------------------------------------------------------------------------------
 
     def answer(self, request: Request, now: float) -> Reaction:

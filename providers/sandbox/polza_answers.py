@@ -56,6 +56,12 @@ _ERRORS: dict[str, tuple[int, str, str, dict[str, Any]]] = {
         "The model is overloaded. Please try again later.",
         {"raw": "overloaded"},
     ),
+    "turned_away": (
+        503,
+        "SERVICE_UNAVAILABLE",
+        "The service is overloaded. Please try again later.",
+        {"raw": "overloaded"},
+    ),
     "own_504": (504, "REQUEST_TIMEOUT", "Превышено время ожидания провайдера", {}),
 }
 

@@ -28,6 +28,7 @@ from .settings import Settings
 from .submission import Limit, Submission
 
 OUTAGE_SCOPES = ("posts", "api", "all")
+TURNED_AWAY = "turned_away"
 FREE_FATES = (
     "failed_free",
     "failed_moderation",
@@ -40,7 +41,8 @@ FAILED_FATES = (*FREE_FATES[:4], "failed_charged", "failed_pending", "failed_unl
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Every request of its scope fails in one way until `until`. `kind` is a name of READ_TROUBLES.
+    """Every request of its scope fails in one way until `until`. `kind` is a name of READ_TROUBLES, or TURNED_AWAY: the
+    provider says that it is overloaded and has begun nothing.
 
     Kinds that spoil only the way back (cut, slow, drip) let a POST through: tasks are created and billed.
     """
@@ -73,6 +75,8 @@ class Contract(Protocol):
         self, name: str, value: float, good: Callable[[], Reaction], now: float
     ) -> Reaction: ...
 
+    def turned_away(self, now: float) -> Reaction: ...
+
     def key_of(self, request: Request) -> str: ...
 
     def webhook(self, task: Task, request: Request, now: float) -> dict[str, Any]: ...
@@ -104,6 +108,7 @@ class World:
         self.strikes = Strikes()
         self.hooks = Hooks(self)
         self.outage: Outage | None = None
+        self.used_up_until = -math.inf  # of every key's quota, by the control API
         self.ledger = ledger or Ledger()
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = 0
@@ -125,11 +130,14 @@ class World:
         now = self.tick()
         contract, outage = self._contract(request.path), self.outage
         if outage is not None and outage.hits(request) and not outage.only_spoils:
-            value = READ_TROUBLES[outage.kind][1] or 0.0
+            value = READ_TROUBLES.get(outage.kind, ("", None))[1] or 0.0
             if contract is None:
-                return files.trouble(outage.kind, value, Reaction())
+                plain = "503" if outage.kind == TURNED_AWAY else outage.kind
+                return files.trouble(plain, value, Reaction())
             if _is_paid(contract, request):
                 self._log_unread(contract, request, fault=f"outage {outage.kind}", now=now)
+            if outage.kind == TURNED_AWAY:
+                return contract.turned_away(now)
             return contract.trouble(outage.kind, value, Reaction, now)
         if contract is None or not _is_paid(contract, request):
             return None
@@ -198,6 +206,8 @@ class World:
             return Limit.NO_BALANCE, 0.0
         if settings.key_limit is not None and self.ledger.spent(key) + price > settings.key_limit:
             return Limit.KEY_LIMIT, 0.0
+        if now < self.used_up_until:
+            return Limit.KEY_LIMIT, self.used_up_until - now
         for count, window_s in settings.quotas:
             recent = self.ledger.listed(key, since=now - window_s, until=now)
             if len(recent) >= count:
@@ -366,8 +376,9 @@ class World:
 
     def start_outage(self, kind: str, *, seconds: float | None = None, scope: str = "api") -> None:
         """`seconds` None: until it is stopped. Raises ValueError for a kind or scope that does not exist."""
-        if kind not in READ_TROUBLES:
-            raise ValueError(f"no outage of kind {kind!r}; one of {', '.join(READ_TROUBLES)}")
+        if kind not in {*READ_TROUBLES, TURNED_AWAY}:
+            known = ", ".join([*READ_TROUBLES, TURNED_AWAY])
+            raise ValueError(f"no outage of kind {kind!r}; one of {known}")
         if scope not in OUTAGE_SCOPES:
             raise ValueError(f"no scope {scope!r}; one of {', '.join(OUTAGE_SCOPES)}")
         now = self.tick()
@@ -383,11 +394,16 @@ class World:
     def stop_outage(self) -> None:
         self.outage = None
 
+    def use_up(self, seconds: float) -> None:
+        """Every key's quota is used up for so long; 0: it is there again."""
+        self.used_up_until = self.tick() + seconds
+
     def reset(self, *, seed: int | None = None) -> None:
         """An empty ledger, no outage, no counted strikes; the settings stay."""
         self.ledger = self._fresh_ledger()
         self.strikes = Strikes()
         self.outage = None
+        self.used_up_until = -math.inf
         self.hooks.clear()
         self._due.clear()
         if seed is not None:

@@ -215,7 +215,16 @@ class Command(BaseCommand):
         self.console.print(
             _("  Generating a first set of {} pictures on the sandbox:").format(count)
         )
-        words = [sys.executable, "manage.py", "generate", "--from", str(source), "--wait"]
+        words = [
+            sys.executable,
+            "manage.py",
+            "generate",
+            "--from",
+            str(source),
+            "--label",
+            "Demo",
+            "--wait",
+        ]
         generate = Part("generate", words, environment, log=None)
         self.parts.append(generate)
         generate.start()

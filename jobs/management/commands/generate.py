@@ -64,6 +64,7 @@ class Command(BaseCommand):
             metavar="FILE",
             help="CSV or XLSX, one job a line; columns: prompt, reference, priority, target, photo, kind, param:…",
         )
+        parser.add_argument("--label", default="", help="the batch's name; none: that of the file")
         parser.add_argument(
             "--template",
             default="",
@@ -108,7 +109,7 @@ class Command(BaseCommand):
             self._preview(rows, tenant, errors, options)
             return
         jobs = drafts.new_jobs(rows)
-        label = Path(options["file"]).name if options["file"] else ""
+        label = options["label"] or (Path(options["file"]).name if options["file"] else "")
         batch = create.create_jobs(
             jobs=jobs, tenant=tenant, actor=None, now=clock.now(), label=label
         )
