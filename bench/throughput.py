@@ -148,10 +148,11 @@ def _ended(desk: RealDesk, count: int) -> None:
 
 
 def _floor_cpu_ms(base_url: str, folder: Path, jobs: int) -> float:
-    words = [
-        sys.executable, "-m", "bench.baselines.floor", str(jobs), base_url, KEY, Polza.default_model, str(folder),
-        str(INSTANT_POLL_S), str(INSTANT_CONCURRENCY),
-    ]  # fmt: skip
+    given = {
+        "count": jobs, "base_url": base_url, "key": KEY, "model": Polza.default_model, "folder": str(folder),
+        "poll_s": INSTANT_POLL_S, "concurrency": INSTANT_CONCURRENCY,
+    }  # fmt: skip
+    words = [sys.executable, "-m", "bench.baselines.floor", json.dumps(given)]
     done = subprocess.run(words, cwd=PROJECT, env=os.environ | {"DEMO": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return 1000 * float(json.loads(done.stdout)["cpu_s"]) / jobs

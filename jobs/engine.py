@@ -41,6 +41,7 @@ ROOM = {
 }  # fmt: skip
 GATHER_S = 0.02  # facts that come within it are recorded in one statement
 TICK_S = 0.25
+PASS_S = 0.04  # a claim costs as much for one row as for many: what ends within it makes one pass
 SWEEP_S = 5.0
 # Looks, receipts, free reads and callbacks can wait a second: not asked for in every pass.
 _SELDOM = frozenset({"look", "receipt", "health", "deliver"})
@@ -294,6 +295,7 @@ class Engine:
         return not replayed.more
 
     async def _rest(self) -> None:
+        await asyncio.sleep(PASS_S)
         with_deadline = asyncio.timeout(TICK_S)
         try:
             async with with_deadline:

@@ -37,7 +37,7 @@ async def to_disk(
     digest = hashlib.sha256()
     size = 0
     pending = bytearray()
-    file = await asyncio.to_thread(target.open, "wb")
+    file = _File(target)
     try:
         async for chunk in chunks:
             size += len(chunk)
@@ -45,9 +45,9 @@ async def to_disk(
                 raise TooLargeError
             pending += chunk
             if len(pending) >= CHUNK_BYTES:
-                await asyncio.to_thread(_append, file, digest, bytes(pending))
+                await asyncio.to_thread(file.append, digest, bytes(pending))
                 pending.clear()
-        await asyncio.to_thread(_append, file, digest, bytes(pending), sync=True)
+        await asyncio.to_thread(file.append, digest, bytes(pending), sync=True)
     finally:
         file.close()
     return Downloaded(size=size, sha256=digest.hexdigest(), media_type=media_type)
@@ -59,9 +59,22 @@ def remove(target: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-def _append(file: IO[bytes], digest: Any, data: bytes, *, sync: bool = False) -> None:
-    file.write(data)
-    digest.update(data)
-    if sync:
-        file.flush()
-        os.fsync(file.fileno())
+class _File:
+    """Opened by the first bytes, so that a small file costs one turn in a thread."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._file: IO[bytes] | None = None
+
+    def append(self, digest: Any, data: bytes, *, sync: bool = False) -> None:
+        if self._file is None:
+            self._file = self._target.open("wb")
+        self._file.write(data)
+        digest.update(data)
+        if sync:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

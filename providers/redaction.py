@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import unicodedata
 from collections.abc import Collection, Mapping
 
 HIDDEN = "[hidden]"
@@ -14,6 +14,10 @@ _SECRET_HEADER = re.compile(
 )
 # "Bearer abc", "Key id:secret", "Basic …" as a whole header value already handed over by a caller
 _SCHEME = re.compile(r"^(?:bearer|key|basic|token)\s+", re.IGNORECASE)
+
+# Controls but line breaks and tabs, lone surrogates, and bidirectional overrides, which could make a page show another text
+# than the one stored.
+_NOT_PLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 _PATTERNS = (
     re.compile(r"(?i)\b(?P<keep>(?:bearer|basic)\s+)[A-Za-z0-9+/_.~=:-]{8,}"),
@@ -33,12 +37,15 @@ _PATTERNS = (
 
 def redact_headers(headers: Mapping[str, str], *, secrets: Collection[str] = ()) -> dict[str, str]:
     """Headers fit to be stored: lower-case names, values of secret-looking ones hidden, the rest through `redact_text`."""
-    return {
-        name.lower(): HIDDEN
-        if _SECRET_HEADER.search(name)
-        else sanitise(redact_text(value, secrets=secrets), limit=1000)
-        for name, value in headers.items()
-    }
+    hidden = tuple(secrets)
+    return {name.lower(): _header(name, value, hidden) for name, value in headers.items()}
+
+
+@functools.lru_cache(maxsize=512)  # most of a server's headers are the same each time
+def _header(name: str, value: str, secrets: tuple[str, ...]) -> str:
+    if _SECRET_HEADER.search(name):
+        return HIDDEN
+    return sanitise(redact_text(value, secrets=secrets), limit=1000)
 
 
 def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
@@ -57,16 +64,5 @@ def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
 def sanitise(text: str, *, limit: int) -> str:
     """`text` that PostgreSQL and a page can take: no NUL, no lone surrogate, no control or direction override, at most
     `limit` characters. Line breaks and tabs stay."""
-    kept = "".join(
-        character if character in "\n\t" or _is_plain(character) else "\ufffd"
-        for character in text[: limit + 1].replace("\r\n", "\n")
-    )
+    kept = _NOT_PLAIN.sub("\ufffd", text[: limit + 1].replace("\r\n", "\n"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
-
-
-def _is_plain(character: str) -> bool:
-    if character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069":
-        return (
-            False  # bidirectional overrides could make a page show another text than the one stored
-        )
-    return unicodedata.category(character) not in ("Cc", "Cs")

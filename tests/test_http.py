@@ -930,7 +930,7 @@ async def test_a_full_disk_is_our_own_fault(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(downloading, "_append", full)
+    monkeypatch.setattr(downloading._File, "append", full)
     target = tmp_path / "file"
     async with serving(answering(b"picture")) as server:
         got = await fetch(transport, server.url, target)

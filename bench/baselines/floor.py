@@ -1,6 +1,6 @@
 """The least that any engine of ours can cost: the same calls and files by the desk's own HTTP clients, and nothing else.
 
-`python -m bench.baselines.floor COUNT BASE_URL KEY MODEL FOLDER POLL_S CONCURRENCY` prints its own CPU seconds. No database, no
+`python -m bench.baselines.floor JSON`, an object of what `main` takes, prints its own CPU seconds. No database, no
 decisions, no decoding: a POST on a fresh connection, polls until it is completed, the picture downloaded and flushed, linked
 to its name, and a thumbnail's few bytes beside it.
 """
@@ -22,11 +22,10 @@ THUMBNAIL = b"\0" * 8_000  # what one of ours has
 
 
 async def main(
-    count: int, base_url: str, key: str, model: str, folder: Path, poll_s: float, concurrency: int
+    *, count: int, base_url: str, key: str, model: str, folder: str, poll_s: float, concurrency: int
 ) -> float:
     """CPU seconds of this process, from the first call to the last file."""
     from jobs.clock import clock
-    from jobs.results import flush_and_hash
     from providers.adapters.polza import Polza
     from providers.contract import Accepted, Account, Answer, Kind, Named, Request, Verdict
     from providers.download import Downloaded
@@ -53,12 +52,12 @@ async def main(
                 read = polza.read_poll(await transport.read(call, headers, deadline_s=20))
                 if isinstance(read, Verdict):
                     break
-            temporary = folder / f"{uuid.uuid4()}.part"
+            temporary = Path(folder, f"{uuid.uuid4()}.part")
             url = read.files[0].url
             assert url is not None
             got = await transport.download(url, temporary, max_bytes=2**26, deadline_s=120)
             assert isinstance(got, Downloaded)
-            await asyncio.to_thread(_keep, temporary, folder / f"{number}.png", flush_and_hash)
+            await asyncio.to_thread(_keep, temporary, Path(folder, f"{number}.png"))
 
     async with Transport() as transport:
         begin = time.process_time()
@@ -66,8 +65,9 @@ async def main(
         return time.process_time() - begin
 
 
-def _keep(temporary: Path, final: Path, flush_and_hash: object) -> None:
-    assert callable(flush_and_hash)
+def _keep(temporary: Path, final: Path) -> None:
+    from jobs.results import flush_and_hash
+
     flush_and_hash(temporary)
     os.link(temporary, final)
     temporary.unlink()
@@ -79,13 +79,4 @@ def _keep(temporary: Path, final: Path, flush_and_hash: object) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "studio.settings")
     django.setup()
-    spent = asyncio.run(
-        main(
-            int(sys.argv[1]),
-            *sys.argv[2:5],
-            Path(sys.argv[5]),
-            float(sys.argv[6]),
-            int(sys.argv[7]),
-        )  # type: ignore[arg-type]
-    )
-    print(json.dumps({"cpu_s": spent}))
+    print(json.dumps({"cpu_s": asyncio.run(main(**json.loads(sys.argv[1])))}))

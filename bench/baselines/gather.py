@@ -1,6 +1,6 @@
 """Everything at once: `asyncio.gather` over all jobs, errors swallowed. What the dealer's "generate for all" did.
 
-`python -m bench.baselines.gather COUNT BASE_URL KEY MODEL FOLDER POLL_S DEADLINE_S` prints what it thinks it got.
+`python -m bench.baselines.gather JSON`, an object of what `main` takes, prints what it thinks it got.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ async def follow(
     return True
 
 
-async def main(count: int, base_url: str, key: str, model: str, folder: Path, poll_s: float, deadline_s: float) -> int:  # fmt: skip
+async def main(
+    *, count: int, base_url: str, key: str, model: str, folder: str, poll_s: float, deadline_s: float
+) -> int:  # fmt: skip
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(
         base_url=base_url, headers=headers, timeout=30, trust_env=False
     ) as client:
         jobs = (
-            generate(client, f"job {n}", model=model, folder=folder, poll_s=poll_s, deadline_s=deadline_s)
+            generate(client, f"job {n}", model=model, folder=Path(folder), poll_s=poll_s, deadline_s=deadline_s)
             for n in range(count)
         )  # fmt: skip
         return sum(await asyncio.gather(*jobs))
@@ -61,7 +63,5 @@ async def main(count: int, base_url: str, key: str, model: str, folder: Path, po
 
 if __name__ == "__main__":
     begin = time.monotonic()
-    got = asyncio.run(
-        main(int(sys.argv[1]), *sys.argv[2:5], Path(sys.argv[5]), *map(float, sys.argv[6:8]))  # type: ignore[arg-type]
-    )
+    got = asyncio.run(main(**json.loads(sys.argv[1])))
     print(json.dumps({"got": got, "took_s": time.monotonic() - begin}))

@@ -1,7 +1,6 @@
 """A semaphore and tenacity in one process, no queue: the usual cure for `gather`. Retries whatever went wrong, paid or not.
 
-`python -m bench.baselines.semaphore CONCURRENCY WAIT_S COUNT BASE_URL KEY MODEL FOLDER POLL_S DEADLINE_S`; WAIT_S is the first
-wait of the retries.
+`python -m bench.baselines.semaphore JSON`, an object of what `main` takes; `wait_s` is the first wait of the retries.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ATTEMPTS = 3
 
 
 async def main(
-    concurrency: int, wait_s: float, count: int, base_url: str, key: str, model: str, folder: Path, poll_s: float,
+    *, concurrency: int, wait_s: float, count: int, base_url: str, key: str, model: str, folder: str, poll_s: float,
     deadline_s: float,
 ) -> int:  # fmt: skip
     places = asyncio.Semaphore(concurrency)
@@ -37,7 +36,7 @@ async def main(
         answer = await client.post("/media", json=body)
         answer.raise_for_status()
         return await follow(
-            client, answer.json(), folder=folder, poll_s=poll_s, deadline_s=deadline_s
+            client, answer.json(), folder=Path(folder), poll_s=poll_s, deadline_s=deadline_s
         )
 
     async def one(client: httpx.AsyncClient, number: int) -> bool:
@@ -56,10 +55,5 @@ async def main(
 
 if __name__ == "__main__":
     begin = time.monotonic()
-    got = asyncio.run(
-        main(  # type: ignore[misc]
-            int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:7], Path(sys.argv[7]),
-            *map(float, sys.argv[8:10]),
-        )
-    )  # fmt: skip
+    got = asyncio.run(main(**json.loads(sys.argv[1])))
     print(json.dumps({"got": got, "took_s": time.monotonic() - begin}))

@@ -421,6 +421,10 @@ DUE_COLUMNS = {
 }
 
 
+# Long columns that no stage reads.
+_NOT_FOR_STAGES = ("evidence", "candidates", "job__prompt", "job__original_prompt", "job__params", "target__capabilities")  # fmt: skip
+
+
 def claim_due(
     *, column: str, run_id: uuid.UUID, room: int, lease_s: float, now: datetime
 ) -> list[ProviderTask]:
@@ -436,7 +440,11 @@ def claim_due(
         due_at = dict(cursor.fetchall())
     if not due_at:
         return []
-    tasks = ProviderTask.objects.filter(pk__in=due_at).select_related("target", "account", "job")
+    tasks = (
+        ProviderTask.objects.filter(pk__in=due_at)
+        .select_related("target", "account", "job")
+        .defer(*_NOT_FOR_STAGES)
+    )
     for task in tasks:
         setattr(task, column, due_at[task.pk])
         task.claimed_at = now

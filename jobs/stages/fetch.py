@@ -33,7 +33,10 @@ def claim_fetches(lane: LaneContext, room: int) -> list[ProviderTask]:
 
 async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     """Bring every file of a task home, or say why not and when to try again."""
-    refs = await asyncio.to_thread(lambda: [inline.load(item) for item in task.files])
+    if any(item.get("key") for item in task.files):
+        refs = await asyncio.to_thread(lambda: [inline.load(item) for item in task.files])
+    else:
+        refs = [inline.load(item) for item in task.files]
     stored: list[FileFact] = []
     trouble = ""
     try:

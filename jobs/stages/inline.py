@@ -29,6 +29,11 @@ def keep(task_id: UUID, read: object) -> list[str]:
     return keys
 
 
+def any_in(read: object) -> bool:
+    """Whether a verdict came with bytes: only then is the disk needed to keep them."""
+    return isinstance(read, Verdict) and any(file.data is not None for file in read.files)
+
+
 def missing(read: object, keys: list[str]) -> bool:
     """Whether some bytes of a verdict are on no disk."""
     files = read.files if isinstance(read, Verdict) else ()

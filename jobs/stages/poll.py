@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from jobs.lane import LaneContext
 from jobs.lifecycle import claim
@@ -43,7 +44,8 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
     if isinstance(read, PollTrouble) and task.account_id != lane.account_ids.get(provider):
         # Asked with another key than the send had: that this one does not know the task proves nothing.
         read = replace(read, missing=False)
-    keys = await asyncio.to_thread(inline.keep, task.pk, read)
+    keep = partial(inline.keep, task.pk, read)
+    keys = await asyncio.to_thread(keep) if inline.any_in(read) else keep()
     return facts.of_poll(
         task,
         read,
