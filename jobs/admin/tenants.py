@@ -111,7 +111,7 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptabl
         help_texts = {
             "name": gettext_lazy("As people call it: on pages, in statements and alerts."),
             "slug": gettext_lazy(
-                "In commands and the API: small letters, digits and hyphens. Programs that use it must follow a change."
+                "In commands and the API: small letters, digits and hyphens. It can't be changed later."
             ),
             "contact": gettext_lazy(
                 "Who is asked about its money: a name, a mail address or a phone. Shown to staff only. Empty, the default: nobody."

@@ -28,6 +28,20 @@ _OWNERS_FIELDS = (
 )
 
 
+# Where Django's own forms say nothing, or too little for this desk.
+_HELP = {
+    "first_name": _(
+        "Shown at the top in place of the user name. Empty, the default: the user name."
+    ),
+    "last_name": _("Only for this list and for finding somebody."),
+    "email": _("Only for people to find; the desk sends nothing to it (alerts: ALERT_URLS)."),
+    "is_staff": _("May log in to the desk. What they may do there, their groups say."),
+    "groups": _(
+        "Viewer looks, Operator works the desk and makes jobs, Owner also sets limits, targets, tokens and people."
+    ),
+}
+
+
 @admin.register(User)
 class DeskUserAdmin(LoggedAdmin, _UserAdmin):
     """Only superusers see and set what makes one; an owner gives the three roles."""
@@ -35,6 +49,11 @@ class DeskUserAdmin(LoggedAdmin, _UserAdmin):
     list_display = ("username", "first_name", "last_name", "roles_cell", "is_active", "last_login")
     list_filter = ("is_active", "groups")
     filter_horizontal = ("groups", "user_permissions")
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name in _HELP:
+            kwargs.setdefault("help_text", _HELP[db_field.name])
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).prefetch_related("groups")

@@ -105,9 +105,9 @@ def day(at: datetime) -> str:
 
 
 @register.filter
-def count(value: int) -> int:
-    """A count in the reader's digits, grouped; for `blocktranslate count` too."""
-    return written.count(value)
+def count(value: Any) -> Any:
+    """A count in the reader's digits, grouped; for `blocktranslate count` too. What is in words already stays."""
+    return written.count(value) if isinstance(value, int) else value
 
 
 @register.simple_tag
