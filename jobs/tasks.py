@@ -27,7 +27,7 @@ from django_q.tasks import async_task
 from jobs import bell, engine, lanes, results
 from jobs.alerts import send
 from jobs.clock import clock
-from jobs.lifecycle import alerts, batches, bulk
+from jobs.lifecycle import alerts, batches, bulk, sums
 from jobs.lifecycle import statement as statements
 from jobs.lifeline import lane_limit_s, lifeline
 from jobs.stages import smoke, statement
@@ -96,6 +96,7 @@ def ring_each_minute() -> str:
         statement.start(statement_id)
     _look_after_alerts()
     _call_for_smoke()
+    _put_sums_together()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"
 
@@ -167,6 +168,14 @@ def _call_for_smoke() -> None:
 def _call_for_bulk_work() -> None:
     if bulk.waits():
         async_task(bulk.WORK)
+
+
+def _put_sums_together() -> None:
+    """Left for another minute, what is read of them is the same, only slower."""
+    try:
+        sums.put_together()
+    except Error:
+        logger.exception("sums.not_put_together")
 
 
 def _sweep_each_hour() -> None:

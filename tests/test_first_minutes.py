@@ -279,6 +279,7 @@ def _fields(page: str) -> dict[str, str]:
         ("jobs_tenant_add", None),
         ("jobs_standingdecision_add", None),
         ("jobs_apitoken_add", None),
+        ("auth_user_change", lambda: factories.staff(Role.VIEWER)),
     ],
 )
 def test_each_setting_has_its_help(address: str, make: Callable[[], Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -114,6 +115,17 @@ class ResultAdmin(MachineAdmin):
         )
 
 
+def _moment(name: str, words: Any) -> Callable[[Any], SafeString]:
+    """A column with a moment, as the reader has it."""
+
+    @admin.display(description=words, ordering=name)
+    def cell(row: Any) -> SafeString:
+        at = getattr(row, name)
+        return desk.clock_time(at, day=True) if at else format_html("{}", "—")
+
+    return cell
+
+
 class StandingDecisionForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
     class Meta:
         help_texts = {
@@ -134,7 +146,10 @@ class StandingDecisionAdmin(DeskAdmin):
     """Made and ended by the owner; never edited, so that what was decided when stays on record."""
 
     form = StandingDecisionForm
-    list_display = ("target", "what", "made_by", "made_at", "ended_at", "ended_by")
+    list_display = (
+        "target", "what", "made_by", _moment("made_at", gettext_lazy("made")),
+        _moment("ended_at", gettext_lazy("ended")), "ended_by",
+    )  # fmt: skip
     list_select_related = ("target", "made_by", "ended_by")
     ordering = ("-made_at",)
     fields = ("target", "what", "reason")
@@ -212,7 +227,10 @@ class LaneAdmin(MachineAdmin):
 
 @admin.register(SpoolHost)
 class SpoolHostAdmin(MachineAdmin):
-    list_display = ("host", "clear_at", "declared_lost_at")
+    list_display = (
+        "host", _moment("clear_at", gettext_lazy("replayed")),
+        _moment("declared_lost_at", gettext_lazy("declared lost")),
+    )  # fmt: skip
     empty = EmptyState(
         "hard-drive",
         gettext_lazy("No host yet"),

@@ -13,6 +13,7 @@ from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.preferences import Preferences
 from jobs.models.result import Result
 from jobs.models.statement import Orphan, Statement
+from jobs.models.sums import SendSum
 from jobs.models.task import PolzaTask, ProviderTask
 from jobs.models.token import ApiToken
 from jobs.models.visit import Visit
@@ -42,6 +43,7 @@ __all__ = [
     "Preferences",
     "ProviderTask",
     "Result",
+    "SendSum",
     "SpoolHost",
     "StandingDecision",
     "Statement",

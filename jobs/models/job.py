@@ -13,7 +13,7 @@ from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from jobs.callbacks import URL_LENGTH
-from jobs.models.batch import Batch
+from jobs.models.batch import PAUSED_FROM, Batch
 from jobs.querysets import JobQuerySet
 from jobs.states import JobState
 from providers.models import Target, check_zone
@@ -264,6 +264,9 @@ class Job(models.Model):
                 F("tenant"), F("target"), F("priority").desc(), F("not_before"), F("id"),
                 name="job_claim", condition=Q(state="pending"),
             ),
+            # The dashboard: how many of a tenant wait, and since when the oldest does. A paused batch's wait for a person.
+            models.Index(fields=["tenant", "created_at"], name="job_waiting",
+                         condition=Q(state="pending", not_before__lt=PAUSED_FROM)),
             # Work in progress and the desk: few rows however many jobs there are.
             models.Index(fields=["state", "id"], name="job_open", condition=Q(state__in=["active", "manual"])),
             # The admin list by state, newest first.

@@ -9,7 +9,11 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Lane(models.Model):
-    """A numbered slot. `run_id` names the run that holds it (empty: free) and is the fencing token."""
+    """A numbered slot. `run_id` names the run that holds it (empty: free) and is the fencing token.
+
+    `draining`: this run sends nothing more and ends; by its own word, or because staff asked (jobs/lifecycle/lanes.py).
+    While `closed_at` is set, no run takes the slot.
+    """
 
     slot = models.PositiveSmallIntegerField(_("slot"), primary_key=True)
     run_id = models.UUIDField(null=True, blank=True, unique=True)
@@ -19,10 +23,12 @@ class Lane(models.Model):
     started_at = models.DateTimeField(_("started"), null=True, blank=True)
     heartbeat_at = models.DateTimeField(_("heartbeat"), null=True, blank=True)
     draining = models.BooleanField(_("draining"), default=False)
+    closed_at = models.DateTimeField(_("taken out of work"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("lane")
         verbose_name_plural = _("lanes")
+        permissions = [("drain_lane", _("Can drain and restart a lane"))]
         constraints = [
             models.CheckConstraint(
                 condition=Q(run_id__isnull=True) | Q(heartbeat_at__isnull=False),

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db import models
 from django.db.models import Case as When_
-from django.db.models import F, Q, Value, When
+from django.db.models import F, Func, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
@@ -84,6 +84,13 @@ def _charge() -> When_:
         ),
         default=Value(Charge.NONE.value),
     )
+
+
+# Immutable, unlike date_trunc: an index can hold it.
+_HOUR_ARMED = Func(
+    F("armed_at"), function="date_bin", template="date_bin('1 hour', %(expressions)s, '2000-01-01 00:00:00+00')",
+    output_field=models.DateTimeField(),
+)  # fmt: skip
 
 
 class ProviderTask(models.Model):
@@ -317,6 +324,9 @@ class ProviderTask(models.Model):
             # Error groups (jobs/failure_groups.py): the failures of a period, read from the index alone.
             models.Index(fields=["failure_at"], name="task_failures",
                          include=["failure_key", "target", "tenant", "job"], condition=Q(failure_at__isnull=False)),
+            # Polling timeouts of an hour: sends by the hour they were armed in, and how long they took to end.
+            models.Index(_HOUR_ARMED, Coalesce("completed_at", "failed_at") - F("armed_at"), name="task_took",
+                         condition=Q(provider_id__isnull=False)),
         ]  # fmt: skip
 
     def __str__(self) -> str:
