@@ -99,7 +99,9 @@ def _prepare(tenants: int) -> None:
 
 def _fill(url: str, scene: str, each: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        found: dict[str, int] = dict(connection.execute("SELECT model, id FROM providers_target").fetchall())
+        found: dict[str, int] = dict(
+            connection.execute("SELECT model, id FROM providers_target").fetchall()
+        )
         connection.execute("DELETE FROM jobs_tenant WHERE slug = 'studio'")
         connection.execute(
             _JOBS,

@@ -134,7 +134,9 @@ def _short(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
         "in_flight_median": samples[len(samples) // 2],
         "latest_poll_after_due_s": round(late_s, 2),
         "jobs_per_s": round(done / took, 2),
-        "cpu_ms_per_job_of_the_lane": round(1000 * spent_s / max(done, 1), 1) if spent_s > 0 else None,
+        "cpu_ms_per_job_of_the_lane": round(1000 * spent_s / max(done, 1), 1)
+        if spent_s > 0
+        else None,
     }
     limits = {
         "nearly_full_means": int(ENOUGH * concurrency),

@@ -32,10 +32,11 @@ class OwnServer:
         """The server's process; 0 while there is none."""
         return embedded.postmaster(self.folder)[0]
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, *, user: str = "") -> str:
+        """As the application, or as `user`: "postgres" may do everything."""
         place = self._place
         query = urlencode({"host": place["HOST"]})
-        return f"postgres://{place['USER']}@:{place['PORT']}/{database}?{query}"
+        return f"postgres://{user or place['USER']}@:{place['PORT']}/{database}?{query}"
 
     def create(self, database: str) -> str:
         """A new database; its URL."""

@@ -24,6 +24,7 @@ from jobs.lifeline import lifeline
 logger = logging.getLogger(__name__)
 
 CHANNEL = "desk_queue"
+AGAIN_S = 2.0  # after the database was away
 USING = "default"  # the queue lives with the work; a system check holds the setting to it
 
 
@@ -60,7 +61,7 @@ class NotifyingBroker(ORM):
             # A restarting server: django-q2's own way is to give up the process after 10 s.
             logger.warning("queue.no_database %s", error)
             self._hang_up()
-            lifeline.wait(float(settings.Q_CLUSTER["poll"]))
+            lifeline.wait(AGAIN_S)
         return None
 
     def _pop(self) -> list[tuple[int, str]]:

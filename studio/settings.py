@@ -477,7 +477,7 @@ Q_CLUSTER: dict[str, Any] = {
     "save_limit": -1,  # no success rows
     "guard_cycle": 0.5,  # the guard compares its timer with 0 exactly: only 0.25, 0.5 or 1 work
     "catch_up": False,  # no burst of rings after a stop
-    "poll": 2,  # a net only: the broker wakes by NOTIFY
+    "poll": 5,  # a net only: the broker wakes by NOTIFY
     "recycle": 500,
     "orm": "default",
     "broker_class": "jobs.broker.NotifyingBroker",
