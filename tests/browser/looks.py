@@ -40,6 +40,8 @@ _WRONG = r"""
     }
     if (/hidden|clip/.test(style.overflowY) && own && one.scrollHeight > one.clientHeight + 3 && style.webkitLineClamp === "none"
         && one.clientHeight > 0) say("text cut at the bottom", one, one.textContent.trim().slice(0, 40));
+    // Squeezed: a word a line or less.
+    if (own && one.clientWidth > 0 && one.clientWidth < 30 && one.clientHeight > 60) say("squeezed", one, one.textContent.trim().slice(0, 40));
     // Running out of its own box, where that has an edge to be seen.
     if (one.matches(".button, button, .pill, .badge, .chip, .stat, td, th, .card-head, dd, dt, summary") && style.overflowX === "visible"
         && one.clientWidth > 0 && one.scrollWidth > one.clientWidth + 2 && !one.querySelector(".menu-body, .visually-hidden"))

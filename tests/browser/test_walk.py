@@ -54,8 +54,13 @@ class Album:
 
 
 def shoot(page: Page, name: str) -> None:
+    """The whole of it: in a window as high as the page, as what sticks to the window's edge would else lie in the middle."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{re.sub('[^a-z0-9]+', '-', name)}.png", full_page=True)
+    size = page.viewport_size or SIZES["desk"]
+    high = int(page.evaluate("document.documentElement.scrollHeight"))
+    page.set_viewport_size({"width": size["width"], "height": max(high, size["height"])})
+    page.screenshot(path=SCREENSHOTS / f"{re.sub('[^a-z0-9]+', '-', name)}.png")
+    page.set_viewport_size(size)
 
 
 def _contexts(
