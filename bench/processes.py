@@ -79,3 +79,21 @@ def limit_files(pid: int, size_bytes: int | None) -> None:
         resource.prlimit(
             pid, resource.RLIMIT_FSIZE, (hard if size_bytes is None else size_bytes, hard)
         )
+
+
+def resident_mb(pid: int) -> float:
+    """The memory it has resident; 0 when it has ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that it has used; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,6 @@ the kernel the lane's memory.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from bench import report
 from bench.desk import RealDesk, until
 from bench.postgres import own_server
+from bench.processes import resident_mb
 from providers.adapters.openrouter import OpenRouter
 from providers.sandbox.server import running_sandbox
 
@@ -107,7 +107,7 @@ def peak_mb(pid: int) -> Iterator[list[float]]:
 
     def look() -> None:
         while not over.is_set():
-            peak[0] = max(peak[0], _resident_mb(pid))
+            peak[0] = max(peak[0], resident_mb(pid))
             time.sleep(SAMPLE_S)
 
     watching = threading.Thread(target=look)
@@ -117,15 +117,6 @@ def peak_mb(pid: int) -> Iterator[list[float]]:
     finally:
         over.set()
         watching.join()
-
-
-def _resident_mb(pid: int) -> float:
-    """0 when it has ended."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":

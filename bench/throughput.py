@@ -23,6 +23,7 @@ from bench import report
 from bench.baselines import queue_task
 from bench.desk import KEY, PROJECT, RealDesk, desk_on, until
 from bench.postgres import OwnServer, own_server
+from bench.processes import cpu_s
 from providers.adapters.polza import Polza
 from providers.sandbox.server import running_sandbox
 
@@ -130,17 +131,17 @@ def _desk_cpu_ms(desk: RealDesk, jobs: int) -> float:
     pid = desk.lane_pid()
     desk.ask(_SHUT)
     desk.create(jobs)
-    idle = _cpu_s(pid)
+    idle = cpu_s(pid)
     time.sleep(1)
     idle_s = (
-        _cpu_s(pid) - idle
+        cpu_s(pid) - idle
     )  # what the lane costs a second without work is another bench's matter
-    begin, spent = time.monotonic(), _cpu_s(pid)
+    begin, spent = time.monotonic(), cpu_s(pid)
     desk.ask(_OPEN)
     _ended(desk, before + jobs)
     took = time.monotonic() - begin
     assert desk.lane_pid() == pid, "another lane took over meanwhile"
-    return 1000 * (_cpu_s(pid) - spent - idle_s * took) / jobs
+    return 1000 * (cpu_s(pid) - spent - idle_s * took) / jobs
 
 
 def _ended(desk: RealDesk, count: int) -> None:
@@ -156,12 +157,6 @@ def _floor_cpu_ms(base_url: str, folder: Path, jobs: int) -> float:
     done = subprocess.run(words, cwd=PROJECT, env=os.environ | {"DEMO": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return 1000 * float(json.loads(done.stdout)["cpu_s"]) / jobs
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _folder(place: Path, name: str) -> Path:

@@ -18,7 +18,8 @@ import pytest
 from pytest_django import Settings
 
 from jobs.lane import LaneContext
-from jobs.lifecycle.claim import Intent, OpenTarget
+from jobs.lifecycle.claim import Intent
+from jobs.lifecycle.deal import OpenTarget
 from jobs.lifecycle.record import Fact
 from jobs.rules import SEND_WINDOW_S
 from jobs.stages import submit
@@ -40,6 +41,7 @@ class Lane:
         self._answer, self._takes_s = answer, takes_s
         self._boot = ARMED_BOOT + still_s
         self.clock = SimpleNamespace(boot=lambda: self._boot)
+        self.plans: dict[int, object] = {}
         self.transport = self
         self.limits = LIMITS
         key = Account(provider="polza", base_url="http://polza.test", fingerprint="f", key="k")
@@ -91,6 +93,7 @@ def sent(giga: Giga, settings: Settings, folder: Path) -> tuple[Fact, Refusal | 
             lane = SimpleNamespace(
                 transport=transport, limits=LIMITS, accounts={"gigachat": key}, run_id=uuid.uuid4(),
                 clock=SimpleNamespace(boot=lambda: ARMED_BOOT),
+                plans={},
             )  # fmt: skip
             send = armed("gigachat")
             done = await submit.act(cast("LaneContext", lane), send)

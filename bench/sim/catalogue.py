@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "budget_ignored", "a tenant's spending limit stops nothing",
-        (("jobs.lifecycle.claim", "        return held is None\n", "        return held is held\n"),),
+        (("jobs.lifecycle.deal", "        return held is None\n", "        return held is held\n"),),
     ),
     Mutant(
         "unknown_sends_not_counted", "what may have been charged for a lost send is not counted in the budget",
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim_ignores_the_targets_limit", "the target's own limit is forgotten",
-        (("jobs.lifecycle.claim", "        if target.max_in_flight is None\n", "        if True\n"),),
+        (("jobs.lifecycle.deal", "        if target.max_in_flight is None\n", "        if True\n"),),
     ),
     Mutant(
         "claim_within_a_block", "what a provider has blocked, or staff have paused, is claimed all the same",

@@ -6,27 +6,26 @@ counted (READ COMMITTED: a later statement sees what was committed while we wait
 
 from __future__ import annotations
 
-import random
 import uuid
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 from django.db import connection, transaction
 
 from jobs import spending
-from jobs.budgets import Budget, ceiling
 from jobs.lifecycle import events, providers
+from jobs.lifecycle.deal import Deal, OpenTarget, Row, Turns
 from jobs.models import Job, ProviderTask, Tenant
 from jobs.querysets import COSTLY
-from jobs.rooms import Rooms, rooms
+from jobs.rooms import rooms
 from jobs.rules import Limits
 from jobs.states import JobState
 
 ADMISSION_LOCK = 0x6465736B  # "desk"
+SHARE_READ = 4  # of each tenant's even share of the places, so many times are read at first
 
 # Also those that a provider called wrong (`stopped`): nothing is sent there, but their jobs may go on along their route.
 _TARGETS = """
@@ -69,17 +68,6 @@ ORDER BY j.priority DESC, j.not_before, j.id
 """  # noqa: S608  COSTLY is our own text
 
 _HOLD = "SELECT EXISTS (SELECT 1 FROM jobs_hold WHERE lifted_at IS NULL)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTarget:
-    id: int
-    provider: str
-    model: str
-    price: Decimal
-    currency: str
-    max_in_flight: int | None
-    account_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +122,7 @@ def claim_sends(
             patience_s=limits.patience_s,
             now=now,
         )
-        deal = _Deal(
+        deal = Deal(
             targets=targets,
             stopped=stopped,
             rooms=found,
@@ -166,9 +154,6 @@ def _in_flight(cursor: Any, late: datetime) -> tuple[Counter[int], Counter[int]]
     return by_target, by_tenant
 
 
-_Row = tuple[int, int, int, list[int]]  # job, tenant, target, route
-
-
 @dataclass(frozen=True, slots=True)
 class _Picked:
     """`from_target` is where the job wanted to go; another than `target_id` where that is shut."""
@@ -179,108 +164,54 @@ class _Picked:
     from_target: int
 
 
-class _Deal:
-    """What is left of the targets, and where a job can go."""
+class _Waiting:
+    """The jobs that may go now, read and locked; each is given out once."""
 
     def __init__(
         self,
-        *,
-        targets: dict[int, OpenTarget],
-        stopped: Collection[int],
-        rooms: Rooms,
-        by_target: Counter[int],
-        room: int,
-        fallback_on: Collection[str],
-        price_factor: float,
+        cursor: Any,
+        deal: Deal,
+        opened: Sequence[int],
+        free: Mapping[int, int],
+        now: datetime,
     ) -> None:
-        self.price_factor = price_factor
-        self.budgets: dict[int, Budget] = {}
-        self._targets = targets
-        self._taken: defaultdict[int, Decimal] = defaultdict(Decimal)  # tenant -> ceilings dealt
-        self._rooms = rooms
-        self._room = {
-            target.id: room
-            if target.max_in_flight is None
-            else min(room, target.max_in_flight - by_target[target.id])
-            for target in targets.values()
-        }
-        self.shut = {
-            target_id for target_id in targets if rooms.goes_elsewhere(target_id, fallback_on)
-        }
-        if "refused" in fallback_on:
-            self.shut |= set(stopped)
+        self._cursor, self._opened, self._free, self._now = cursor, opened, free, now
+        self._left = {target_id: deal.left(target_id) for target_id in opened}
+        self._shut = sorted(deal.shut)
+        self._given: set[int] = set()
 
-    def left(self, target_id: int) -> int:
-        most = self._rooms.left(target_id)
-        here = self._room.get(target_id, 0)
-        return here if most is None else min(here, most)
-
-    def open(self) -> list[int]:
-        return [target_id for target_id in self._room if self.left(target_id) > 0]
-
-    def goes_to(self, row: _Row) -> int | None:
-        """The job's own target; where that is shut, the next of its route that takes something. None: it waits.
-
-        A budget never sends a job elsewhere: it waits for the money.
-        """
-        _job, tenant_id, target_id, route = row
-        if target_id not in self.shut:
-            to = target_id if self.left(target_id) > 0 else None
-        else:
-            after = route[route.index(target_id) + 1 :]
-            to = next(
-                (other for other in after if other not in self.shut and self.left(other) > 0), None
-            )
-        return to if to is not None and self._pays(tenant_id, to) else None
-
-    def _pays(self, tenant_id: int, target_id: int) -> bool:
-        target = self._targets[target_id]
-        held = self.budgets[tenant_id].holds(
-            price=target.price,
-            currency=target.currency,
-            factor=self.price_factor,
-            taken=self._taken[tenant_id],
-        )
-        return held is None
-
-    def take(self, tenant_id: int, target_id: int) -> None:
-        self._room[target_id] -= 1
-        self._rooms.take(target_id)
-        self._taken[tenant_id] += ceiling(self._targets[target_id].price, self.price_factor)
-
-
-class _Turns:
-    """Whose turn it is: who has got least for its weight in this deal; then who has least in flight for it, so that a small
-    tenant is not always behind a big one.
-
-    Among equals lots are drawn, by weight: with fewer places than tenants, any fixed order would serve the same ones for
-    ever. By the clock, so that a simulated run can be repeated.
-    """
-
-    def __init__(
-        self, weights: Mapping[int, int], *, by_tenant: Counter[int], now: datetime
-    ) -> None:
-        lots = random.Random(now.timestamp())  # noqa: S311  no secret
-        self._weights = weights
-        self._got: Counter[int] = Counter()
-        # The least of such lots falls to each with a chance of its share of the weights.
-        self._after = {
-            tenant_id: (by_tenant[tenant_id] / weight, lots.expovariate(weight))
-            for tenant_id, weight in weights.items()
-        }
-
-    def next(self, waiting: Collection[int]) -> int:
-        return min(
-            waiting,
-            key=lambda tenant_id: (self._got[tenant_id] / self._weights[tenant_id], *self._after[tenant_id]),
+    def read(self, most: Mapping[int, int]) -> dict[int, deque[Row]]:
+        """By tenant, at most so many of each of its targets, the next one first."""
+        pairs = [
+            (tenant_id, target_id, min(limit, left), False)
+            for tenant_id, limit in most.items()
+            for target_id, left in self._left.items()
+        ]
+        # Where they go depends on each one's route: all that could are read.
+        everywhere = sum(self._left.values())
+        pairs += [
+            (tenant_id, target_id, everywhere, True)
+            for tenant_id in most
+            for target_id in self._shut
+        ]
+        tenants, targets, rooms_, elsewhere = (list(column) for column in zip(*pairs, strict=True))
+        self._cursor.execute(
+            _PENDING,
+            {
+                "tenants": tenants, "targets": targets, "rooms": rooms_, "elsewhere": elsewhere, "open": self._opened,
+                "now": self._now,
+            },
         )  # fmt: skip
-
-    def took(self, tenant_id: int) -> None:
-        self._got[tenant_id] += 1
+        queues: dict[int, deque[Row]] = {}
+        for row in self._cursor.fetchall():
+            if row[0] not in self._given:
+                self._given.add(row[0])
+                queues.setdefault(row[1], deque()).append(row)
+        return queues
 
 
 def _pick(
-    cursor: Any, *, deal: _Deal, by_tenant: Counter[int], room: int, now: datetime
+    cursor: Any, *, deal: Deal, by_tenant: Counter[int], room: int, now: datetime
 ) -> list[_Picked]:
     """Deal round robin over tenants by weight."""
     opened = deal.open()
@@ -291,32 +222,15 @@ def _pick(
         else min(room, tenant.max_in_flight - by_tenant[tenant.pk])
         for tenant in all_tenants.values()
     }
-    asked = [(target_id, deal.left(target_id), False) for target_id in opened]
-    if opened:
-        asked += [(target_id, room, True) for target_id in sorted(deal.shut)]
-    pairs = [
-        (tenant_id, target_id, min(free, left), elsewhere)
-        for tenant_id, free in tenant_room.items()
-        if free > 0
-        for target_id, left, elsewhere in asked
-    ]
-    if not pairs:
+    free = {tenant_id: most for tenant_id, most in tenant_room.items() if most > 0}
+    if not free or not opened:
         return []
-    tenants, target_ids, most, elsewhere = (list(column) for column in zip(*pairs, strict=True))
-    cursor.execute(
-        _PENDING,
-        {
-            "tenants": tenants,
-            "targets": target_ids,
-            "rooms": most,
-            "elsewhere": elsewhere,
-            "open": opened,
-            "now": now,
-        },
-    )
-    queues: dict[int, deque[_Row]] = {}
-    for row in cursor.fetchall():
-        queues.setdefault(row[1], deque()).append(row)
+    # Of a tenant more than its likely share is read only once that is used up: else each claim would read and lock as many
+    # rows as there are places, of every tenant.
+    share = -(-SHARE_READ * room // len(free)) + 1
+    waiting = _Waiting(cursor, deal, opened, free, now)
+    queues = waiting.read({tenant_id: min(most, share) for tenant_id, most in free.items()})
+    more = {tenant_id for tenant_id, most in free.items() if most > share}
     # Counted now, after the lock and after the rows: what another claim has promised is in it.
     deal.budgets = spending.budgets(
         [all_tenants[tenant_id] for tenant_id in queues],
@@ -324,7 +238,7 @@ def _pick(
         now=now,
         keep=True,
     )
-    turns = _Turns({tenant_id: all_tenants[tenant_id].weight for tenant_id in queues}, by_tenant=by_tenant, now=now)  # fmt: skip
+    turns = Turns({tenant_id: all_tenants[tenant_id].weight for tenant_id in queues}, by_tenant=by_tenant, now=now)  # fmt: skip
     picked: list[_Picked] = []
     while queues and len(picked) < room:
         tenant_id = turns.next(queues)
@@ -332,6 +246,10 @@ def _pick(
         goes_to = None
         while queue and (goes_to := deal.goes_to(queue[0])) is None:
             queue.popleft()
+        if not queue and tenant_id in more and turns.got(tenant_id):
+            more.discard(tenant_id)
+            queue.extend(waiting.read({tenant_id: free[tenant_id]}).get(tenant_id, ()))
+            continue
         if not queue or goes_to is None or tenant_room[tenant_id] <= 0:
             del queues[tenant_id]
             continue
