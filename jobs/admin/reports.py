@@ -28,7 +28,8 @@ from jobs.admin.report_figures import OWN, RANGES, UNDER_WAY, Asked, Figures, as
 from jobs.admin.report_plots import Distribution, Plot, Series, Table
 from jobs.clock import clock
 from jobs.models import Tenant
-from jobs.sums import Sums, total
+from jobs.reports import total
+from jobs.sums import Sums
 
 VIEW, VIEW_MONEY, VIEW_STATES = "jobs.view_job", "jobs.view_providertask", "providers.view_providerstate"  # fmt: skip
 _MOST_SERIES = 5  # the others are one
