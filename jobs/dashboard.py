@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
-from django.db.models import Count, Min, Q, Sum
+from django.db.models import Count, Exists, Min, Q, Sum
 
 from jobs import figures, panel, progress, sums
 from jobs import lanes as slots
@@ -29,7 +29,6 @@ from jobs.progress import Progress
 from jobs.states import JobState
 from jobs.sums import Sums
 from providers import registry
-from providers.models import Account
 
 STATES = (
     JobState.PENDING, JobState.ACTIVE, JobState.MANUAL, JobState.FAILED, JobState.SUCCEEDED,
@@ -281,25 +280,32 @@ def running(*, now: datetime) -> Batches:
 
 def money(*, now: datetime) -> Money:
     zone = settings.TIME_ZONE
-    at_providers = sums.read(_day_and_month(zone, now), by=["account"])
     tenants = list(
         Tenant.objects.only(
             "pk", "slug", "name", "currency", "zone", "daily_limit", "monthly_limit"
-        )
+        ).order_by("pk")
     )
-    zones = sorted({tenant.zone for tenant in tenants})
+    zones = sorted({zone, *(tenant.zone for tenant in tenants)})
     asked = [one for name in zones for one in _day_and_month(name, now)]
-    of_tenants: dict[tuple[int, int], dict[str, Spent]] = defaultdict(dict)
-    if tenants:
-        for line in sums.read(asked, by=["tenant"]):
-            of_tenants[line.span, line.by[0]][line.currency] = _spent(line.sums)
+    studio = 2 * zones.index(zone)  # its day is the span of that place, its month the next
+    providers: dict[tuple[str, str], list[Spent]] = defaultdict(lambda: [Spent(), Spent()])
+    of: dict[tuple[int, int], dict[str, Spent]] = defaultdict(lambda: defaultdict(Spent))
+    for line in sums.read(asked, by=["provider", "tenant"]):
+        (provider, tenant_id), spent = line.by, _spent(line.sums)
+        of[line.span, tenant_id][line.currency] += spent
+        if line.span in {studio, studio + 1}:
+            providers[provider, line.currency][line.span - studio] += spent
     rows = []
     for tenant in tenants:
         place = 2 * zones.index(tenant.zone)
-        today, month = (of_tenants.get((place + n, tenant.pk), {}) for n in (0, 1))
+        today, month = (dict(of.get((place + n, tenant.pk), {})) for n in (0, 1))
         if month or tenant.daily_limit is not None or tenant.monthly_limit is not None:
             rows.append(OfTenant(tenant, today, month, _budget(tenant, today, month, now)))
-    return Money(providers=_at_providers(at_providers), tenants=rows, zone=zone)
+    return Money(
+        providers=[AtProvider(*key, *spent) for key, spent in sorted(providers.items())],
+        tenants=rows,
+        zone=zone,
+    )
 
 
 def _day_and_month(zone: str, now: datetime) -> list[Span]:
@@ -308,14 +314,6 @@ def _day_and_month(zone: str, now: datetime) -> list[Span]:
 
 def _spent(of: Sums) -> Spent:
     return Spent(of.charged, of.possible * Decimal(str(settings.PRICE_CEILING_FACTOR)))
-
-
-def _at_providers(lines: Sequence[sums.Line]) -> list[AtProvider]:
-    names = dict(Account.objects.values_list("pk", "provider"))
-    found: dict[tuple[str, str], list[Spent]] = defaultdict(lambda: [Spent(), Spent()])
-    for line in lines:
-        found[names.get(line.by[0], ""), line.currency][line.span] += _spent(line.sums)
-    return [AtProvider(*key, *spent) for key, spent in sorted(found.items())]
 
 
 def _budget(
@@ -328,21 +326,20 @@ def _budget(
         )
         if most is not None
     ]  # fmt: skip
-    return Budget(currency=tenant.currency, zone=tenant.zone, limits=limits)
+    return Budget(currency=tenant.currency, zone=tenant.zone, limits=tuple(limits))
 
 
 def lanes(*, now: datetime) -> Lanes:
-    rows = [lane_view(lane, now=now) for lane in Lane.objects.order_by("slot")]
     # A desk without work has no lane: one starts with the next job. With work that waits, somebody must look.
-    missing = (
-        not any(row.alive for row in rows)
-        and Job.objects.filter(
-            state__in=[JobState.PENDING, JobState.ACTIVE],
-            created_at__lt=now - LANE_GRACE,
-            not_before__lt=now,
-        ).exists()
+    waits = Job.objects.filter(
+        state__in=[JobState.PENDING, JobState.ACTIVE],
+        created_at__lt=now - LANE_GRACE,
+        not_before__lt=now,
     )
-    return Lanes(rows, missing)
+    found = list(Lane.objects.annotate(work_waits=Exists(waits)).order_by("slot"))
+    rows = [lane_view(lane, now=now) for lane in found]
+    work_waits = found[0].work_waits if found else waits.exists()
+    return Lanes(rows, missing=work_waits and not any(row.alive for row in rows))
 
 
 def lane_view(lane: Lane, *, now: datetime) -> LaneView:

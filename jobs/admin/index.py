@@ -27,6 +27,7 @@ from jobs.display import Look
 from jobs.figures import HOUR, WAITING_CAP, Failing, Generations, Queue, Timeouts
 from jobs.models import Case
 from jobs.sums import Sums
+from providers.word import Phrase
 
 REFRESH_S = 15  # where the page hears of no changes
 MOST_QUEUES = 8
@@ -192,6 +193,7 @@ def _card(one: Provider, *, now: datetime) -> dict[str, Any]:
     return {
         "account": account,
         "look": panel.look_of(account.told, used=account.used, now=now),
+        "window_full": account.told.since is None and account.told.phrase is not Phrase.AVAILABLE,
         "flight": Segment("0", f"{100 * min(account.in_flight / limit, 1):.2f}", "amber" if full else "blue"),
         "windows": panel.plain_windows(account.windows),
         "models": [
@@ -245,29 +247,36 @@ def _money(money: Money, *, now: datetime) -> dict[str, Any]:
 
 
 def _at_provider(one: AtProvider) -> dict[str, Any]:
-    spent = {
-        name: (written.both(of.charged, one.currency), _possible({one.currency: of}))
-        for name, of in (("today", one.today), ("month", one.month))
+    return {
+        "provider": one.provider.title(),
+        "today": _amounts({one.currency: one.today}),
+        "month": _amounts({one.currency: one.month}),
     }
-    return {"provider": one.provider.title(), "currency": one.currency, **spent}
 
 
 def _of_tenant(one: OfTenant, *, now: datetime) -> dict[str, Any]:
     view = tenancy.View(tenant=one.tenant, budget=one.budget, in_flight=0, waiting=0, now=now)
     return {
         "tenant": one.tenant,
-        "today": (_charged(one.today), _possible(one.today)),
-        "month": (_charged(one.month), _possible(one.month)),
+        "today": _amounts(one.today),
+        "month": _amounts(one.month),
         "bars": tenants.bars(view),
     }
 
 
-def _charged(spent: Mapping[str, Spent]) -> str:
-    return written.totals({name: of.charged for name, of in spent.items()}) or "—"
-
-
-def _possible(spent: Mapping[str, Spent]) -> str:
-    return written.totals({name: of.possible for name, of in spent.items()})
+def _amounts(spent: Mapping[str, Spent]) -> dict[str, Any]:
+    """`charged`: each currency and what it is in the studio's; `possible`: in one line. Currencies are never mixed."""
+    by_name = sorted(spent.items())
+    return {
+        "charged": [
+            (written.money(of.charged, name), written.own(of.charged, name))
+            for name, of in by_name
+            if of.charged
+        ],
+        "possible": " + ".join(
+            written.money(of.possible, name) for name, of in by_name if of.possible
+        ),
+    }
 
 
 def _most_of_a_limit(one: OfTenant) -> tuple[Decimal, Decimal]:

@@ -28,3 +28,10 @@ def test_line_2_a_million_jobs_cost_what_a_thousand_do() -> None:
 
 def test_line_3_axe_finds_nothing_serious() -> None:
     assert passes("tests/browser/test_access.py")
+
+
+# --- line 4: the dashboard's numbers ------------------------------------------------------------------------------------
+
+
+def test_line_4_numbers_of_the_dashboard_are_those_of_plain_sql() -> None:
+    assert passes("tests/test_dashboard.py", "tests/test_send_sums.py")
