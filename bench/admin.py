@@ -198,7 +198,8 @@ class Desk:
         same += [
             (f"jobs, {query}", f"{LIST}?{query}") for query in self._filters(LIST, {"failure"})
         ]
-        groups = re.findall(r"failure=(\w+:[^\"&]+)", html.unescape(self.get("few", "/admin/failures/")))  # fmt: skip
+        links = html.unescape(self.get("few", "/admin/failures/"))
+        groups = re.findall(r"[?&]failure=(\w+(?:%3A|:)[^\"&]+)", links)
         same += [(f"jobs, failure={group}", f"{LIST}?failure={group}") for group in groups[:1]]
         same += [(f"jobs, q={words}", f"{LIST}?q={words}") for words in ("lighthouse", "лес", "nowhere to be found", "7")]  # fmt: skip
         for name in ("gallery", "reports"):

@@ -246,6 +246,8 @@ def load(server: OwnServer, database: str, *, jobs: int, open_cases: int, now: d
             insert("jobs_case", _CASES, _OF_CASES + " ORDER BY p.id")
             insert("jobs_callback", _CALLBACKS, _OF_CALLBACKS)
             insert("providers_providerevent", _PROVIDER_EVENTS, "generate_series(1, %(hours)s) n ORDER BY n DESC")  # fmt: skip
+        connection.execute("SELECT jobs_sum_sends_anew()")
+        connection.execute("SELECT jobs_sum_sends_anew()")  # its trigger was not asked either
         connection.execute("DROP TABLE bench_plan")
         for table in ("jobs_job", "jobs_batch", "jobs_result"):
             name = sql.Identifier(table)
@@ -307,8 +309,8 @@ class _Insert:
         query = sql.SQL("INSERT INTO {} ({}) SELECT {} {}").format(
             sql.Identifier(table),
             sql.SQL(", ").join(map(sql.Identifier, columns)),
-            sql.SQL(", ".join(columns.values())),  # type: ignore[arg-type]  # written above, nobody's input
-            sql.SQL(f"FROM {source}" if source else ""),  # type: ignore[arg-type]
+            sql.SQL(", ".join(columns.values())),  # written above, nobody's input
+            sql.SQL(f"FROM {source}" if source else ""),
         )
         self._connection.execute(query, self._values)
 

@@ -52,6 +52,8 @@ class DeskAdminSite(admin.AdminSite):
             handover,
             holds,
             preferences,
+            report_sheets,
+            reports,
             streams,
             trail,
         )
@@ -72,6 +74,12 @@ class DeskAdminSite(admin.AdminSite):
                 "comparison/sheet/",
                 self.admin_view(comparison.sheet),
                 name="desk_comparison_sheet",
+            ),
+            path("reports/", self.admin_view(reports.page), name="desk_reports"),
+            path(
+                "reports/sheet/<slug:name>/",
+                self.admin_view(report_sheets.sheet),
+                name="desk_reports_sheet",
             ),
             path("red-button/", self.admin_view(holds.press), name="desk_red_button"),
             path("red-button/lift/", self.admin_view(holds.lift), name="desk_lift"),

@@ -44,7 +44,7 @@ def ring() -> None:
 def start_missing_lanes() -> int:
     """Enqueue a bell for each lane that neither runs nor is called already; how many. After the work's commit only."""
     live = lanes.alive(clock.now()).filter(draining=False, slot__lte=settings.WORKER_LANES).count()
-    missing = settings.WORKER_LANES - live
+    missing = settings.WORKER_LANES - lanes.closed() - live
     if missing > 0:
         missing -= bells_waiting()
     for _ in range(missing):

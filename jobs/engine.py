@@ -110,7 +110,7 @@ class Engine:
             if seldom:
                 self.last_seldom = boot
             for name in stages:
-                if name in _SELDOM and not seldom:
+                if (name in _SELDOM and not seldom) or (name == "submit" and self.stop.is_set()):
                     continue
                 free = ROOM[name] - len(self.at_work[name])
                 if free > 0:
@@ -278,6 +278,8 @@ class Engine:
                 self.stop.set()
                 raise FencedError
             self.last_beat = boot
+            if await self.lane.db(_asked_to_end, self.lane):
+                self.stop.set()
         if boot - self.last_sweep >= SWEEP_S and await self.lane.db(self._sweep):
             self.last_sweep = boot
 
@@ -349,6 +351,10 @@ def _hand_back(lane: LaneContext) -> None:
 
 def _beat(lane: LaneContext) -> bool:
     return lanes.heartbeat(run_id=lane.run_id, now=lane.clock.now())
+
+
+def _asked_to_end(lane: LaneContext) -> bool:
+    return lanes.asked_to_end(run_id=lane.run_id)
 
 
 class Now:

@@ -64,13 +64,13 @@ def ensure_slots(count: int) -> None:
 def take(*, host: str, pid: int, version: str, now: datetime) -> Held | None:
     """A free slot, or one whose run is dead; None where all are held.
 
-    Only slots up to WORKER_LANES count, over the whole database. SKIP LOCKED: a slot that another process is just
-    taking is not ours to wait for.
+    Only slots up to WORKER_LANES count, over the whole database, and none that staff keep out of work. SKIP LOCKED: a slot
+    that another process is just taking is not ours to wait for.
     """
     with transaction.atomic():
         lane = (
             Lane.objects.select_for_update(skip_locked=True)
-            .filter(slot__lte=settings.WORKER_LANES)
+            .filter(slot__lte=settings.WORKER_LANES, closed_at__isnull=True)
             .exclude(_beating(now))
             .order_by("slot")
             .first()
@@ -93,6 +93,16 @@ def take(*, host: str, pid: int, version: str, now: datetime) -> Held | None:
 def heartbeat(*, run_id: UUID, now: datetime) -> bool:
     """False: fenced, another run holds the slot (or it was freed), so this one must end and send nothing."""
     return Lane.objects.filter(run_id=run_id).update(heartbeat_at=now) == 1
+
+
+def asked_to_end(*, run_id: UUID) -> bool:
+    """Whether this run shall send nothing more and end: staff asked for it (lifecycle/lanes.py), or it said so itself."""
+    return Lane.objects.filter(run_id=run_id, draining=True).exists()
+
+
+def closed() -> int:
+    """How many slots staff keep out of work."""
+    return Lane.objects.filter(closed_at__isnull=False, slot__lte=settings.WORKER_LANES).count()
 
 
 def drain(*, run_id: UUID) -> None:

@@ -68,6 +68,7 @@ _OPERATOR = _VIEWER | {
 _OWNER = _OPERATOR | {
     "jobs.resend_job",
     "jobs.lift_hold",
+    "jobs.drain_lane",
     "jobs.add_apitoken",
     "jobs.rotate_apitoken",
     "jobs.add_tenant",

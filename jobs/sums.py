@@ -49,18 +49,23 @@ class Line:
     sums: Sums
 
 
-# A span is put together of whole days and, at its ends, quarters of an hour.
+# A span is put together of whole days and, at its ends, quarters of an hour. OFFSET 0 keeps the planner from joining the
+# spans to all lines of that length there are: each reads its own stretch of the index.
 _SUMS = """
 SELECT w.number, {by}, s.currency, {sums}
 FROM unnest(%(numbers)s::int[], %(lengths)s::int[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
   AS w (number, span_s, start_at, end_at)
-JOIN jobs_sendsum s ON s.span_s = w.span_s AND s.start_at >= w.start_at AND s.start_at < w.end_at
+CROSS JOIN LATERAL (
+  SELECT * FROM jobs_sendsum s WHERE s.span_s = w.span_s AND s.start_at >= w.start_at AND s.start_at < w.end_at OFFSET 0
+) s
+{join}
 WHERE {where}
 GROUP BY w.number, {by}, s.currency
 """
 _TAKEN = ", ".join(f"sum(s.{name})" for name in COLUMNS)
 BY = {
     "account": "s.account_id",
+    "provider": "a.provider",
     "target": "s.target_id",
     "tenant": "s.tenant_id",
     "hour": "date_bin('1 hour', s.start_at, '2000-01-01 00:00:00+00')",
@@ -88,12 +93,10 @@ def _ceil(at: datetime, length: timedelta = QUARTER) -> datetime:
 
 
 def read(
-    spans: Sequence[Span],
-    *,
-    by: Sequence[str],
-    tenants: Collection[int] | None = None,
+    spans: Sequence[Span], *, by: Sequence[str], tenants: Collection[int] | None = None
 ) -> list[Line]:
-    """A line for each span (by its place), group and currency that has any. One statement. `by`: names of BY."""
+    """A line for each span (by its place), group and currency that has any. One statement. `by`: names of BY; `tenants`:
+    only those of these."""
     hourly = "hour" in by
     asked = [
         (number, length, part)
@@ -101,10 +104,11 @@ def read(
         for length, part in pieces(span, whole_days=not hourly)
     ]
     names = ", ".join(BY[name] for name in by)
+    join = "JOIN providers_account a ON a.id = s.account_id" if "provider" in by else ""
     where = "true" if tenants is None else "s.tenant_id = ANY(%(tenants)s)"
     with connection.cursor() as cursor:
         cursor.execute(
-            _SUMS.format(by=names, sums=_TAKEN, where=where),
+            _SUMS.format(by=names, sums=_TAKEN, join=join, where=where),
             {
                 "numbers": [number for number, _length, _part in asked],
                 "lengths": [int(length.total_seconds()) for _n, length, _part in asked],

@@ -351,6 +351,11 @@ OF_PEOPLE = (
     "paused", "resumed", "blocked", "limits_changed", "target_opened", "alerts_silenced", "alerts_unsilenced",
 )  # fmt: skip
 BY_PEOPLE = Q(actor__isnull=False) | Q(kind__in=OF_PEOPLE)
+# Where a trouble begins or ends (jobs/episodes.py); throttles come and go by the second.
+EPISODE_KINDS = (
+    "opened", "key_rejected", "quota_exhausted", "blocked", "paused", "target_stopped", "closed", "unblocked", "resumed",
+    "target_opened",
+)  # fmt: skip
 
 
 class ProviderEvent(models.Model):
@@ -373,6 +378,9 @@ class ProviderEvent(models.Model):
             models.Index(F("account"), F("id").desc(), name="provider_event_timeline"),
             # The trail (jobs/trail.py): few among the machine's events.
             models.Index(F("at").desc(), F("id").desc(), name="provider_event_by_people", condition=BY_PEOPLE),
+            # The reports (jobs/strips.py): an account's troubles within a span of time, and what held before.
+            models.Index(fields=["account", "at"], name="provider_event_episodes", condition=Q(kind__in=EPISODE_KINDS)),
+            models.Index(fields=["account", "at"], name="provider_event_throttles", condition=Q(kind="throttled")),
         ]  # fmt: skip
 
     def __str__(self) -> str:

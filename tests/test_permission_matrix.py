@@ -6,6 +6,7 @@ The verbs are read from the pages themselves: a new one without a row here fails
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ from jobs.models import (
     Case,
     Hold,
     Job,
+    Lane,
     Orphan,
     PolzaTask,
     ProviderTask,
@@ -202,6 +204,19 @@ def windowed(now: datetime) -> Account:
     return made
 
 
+def lane(*, run_id: bool = False, closed: bool = False) -> Callable[[datetime], Lane]:
+    """Beside another one at work."""
+
+    def make(now: datetime) -> Lane:
+        Lane.objects.all().delete()
+        values = {"run_id": uuid.uuid4(), "heartbeat_at": now} if run_id else {}
+        made = Lane.objects.create(slot=1, closed_at=now if closed else None, **values)
+        Lane.objects.create(slot=2)
+        return made
+
+    return make
+
+
 def nothing(now: datetime) -> None:
     Hold.objects.all().delete()
 
@@ -320,6 +335,9 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("provider", "drop-window"): Row(OWNER, windowed, _none, _providers("limit", "--window", "minute", "--most", "none")),
     ("provider", "silence"): Row(OWNER, account_that(state="available"), _none, _providers("silence")),
     ("provider", "unsilence"): Row(OWNER, silenced, _none, _providers("silence", "--off")),
+    ("lane", "restart"): Row(OWNER, lane(run_id=True), _none, None),
+    ("lane", "drain"): Row(OWNER, lane(), _none, None),
+    ("lane", "reopen"): Row(OWNER, lane(closed=True), _none, None),
     ("hold", "press"): Row(OPERATOR, nothing, _with(reason="x"), lambda _none: ["hold", "press", "--reason", "x"]),
     ("hold", "lift"): Row(OWNER, held, _none, lambda _none: ["hold", "lift"]),
 }  # fmt: skip
@@ -348,6 +366,7 @@ def test_every_verb_has_its_row_and_every_row_its_verb() -> None:
 def _surroundings(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.MEDIA_ROOT = tmp_path
     settings.PROVIDER_KEYS = {"polza": KEY}
+    settings.WORKER_LANES = 2
 
     def asked(*_args: Any, **_values: Any) -> None:
         """What would ask the provider; whether one may is decided before."""

@@ -76,6 +76,7 @@ _WORK: Sequence[Entry] = (
         "admin:jobs_statement_changelist",
         "jobs.view_statement",
     ),
+    Entry(gettext_lazy("Reports"), "chart-column", "admin:desk_reports", "jobs.view_job"),
     Entry(
         gettext_lazy("Comparison of targets"),
         "gauge",

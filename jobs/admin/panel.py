@@ -238,18 +238,21 @@ def lasts(money: Money) -> str:
 def _windows(windows: Iterable[Usage], place: Place, user: Any) -> list[WindowBar]:
     bars = []
     for usage in windows:
-        share = min(1.0, usage.used / usage.most)
-        look = Look(_("room"), "circle-check", "green")
-        if usage.left == 0:
-            look = Look(_("full"), "hourglass", "amber")
-        elif share >= NEARLY_FULL:
-            look = Look(_("nearly full"), "gauge", "amber")
         row = QuotaWindow(seconds=usage.seconds)  # only to say which one
         spot = Place(now=place.now, account=place.account, model=place.model, window=row)
-        bar = Segment("0", f"{100 * share:.2f}", look.tone)
-        buttons = _buttons(verbs.OF_WINDOW, spot, user)
-        bars.append(WindowBar(usage, window_name(usage.seconds), look, bar, buttons))
+        bars.append(_window_bar(usage, _buttons(verbs.OF_WINDOW, spot, user)))
     return bars
+
+
+def _window_bar(usage: Usage, buttons: Sequence[Button]) -> WindowBar:
+    share = min(1.0, usage.used / usage.most)
+    look = Look(_("room"), "circle-check", "green")
+    if usage.left == 0:
+        look = Look(_("full"), "hourglass", "amber")
+    elif share >= NEARLY_FULL:
+        look = Look(_("nearly full"), "gauge", "amber")
+    bar = Segment("0", f"{100 * share:.2f}", look.tone)
+    return WindowBar(usage, window_name(usage.seconds), look, bar, buttons)
 
 
 _WANTED = {
@@ -303,27 +306,25 @@ def _counts(shown: Panel) -> list[dict[str, Any]]:
     ]
 
 
-def dashboard(*, now: datetime) -> list[dict[str, Any]]:
-    """For the first page: each account in a pill, and those of its models that are not simply available."""
-    shown = panel.read(now=now, counts=False).accounts
-    # Keys of earlier days only where nothing else is to be shown.
-    alive = [account for account in shown if account.key_set or account.in_flight] or shown
-    return [
-        {
-            "account": account,
-            "look": look_of(account.told, used=account.used, now=now),
-            "models": [
-                {"model": model, "look": model_look(model, used=account.used, now=now)}
-                for model in account.models
-                if _tells(account, model)
-                and (model.closed is Closed.STOPPED or model.told.phrase is not account.told.phrase)
-            ],
-            "balance": ""
-            if account.money.balance is None
-            else written.money(account.money.balance, account.money.currency),
-        }
-        for account in alive
-    ]
+# --- for the first page -----------------------------------------------------------------------------------------------
+
+
+def differs(account: AccountView, model: ModelView) -> bool:
+    """Whether a model is worth a line of its own beside its account's: it is not simply as that is, or has limits."""
+    if not _tells(account, model):
+        return False
+    unlike = model.told.phrase is not account.told.phrase
+    return model.closed is Closed.STOPPED or unlike or bool(model.windows)
+
+
+def plain_windows(windows: Iterable[Usage]) -> list[WindowBar]:
+    """Without buttons."""
+    return [_window_bar(usage, []) for usage in windows]
+
+
+def outcome_words(of: Any) -> list[Segment]:
+    """How sends ended, for the line below a picture; `of` has the counts by the names of `Outcomes`."""
+    return outcome_bar(Outcomes(of.succeeded, of.refused, of.failed, of.unknown))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

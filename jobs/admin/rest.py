@@ -1,4 +1,4 @@
-"""Results, standing decisions, lanes and spool hosts."""
+"""Results, standing decisions and spool hosts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from django.utils.translation import gettext_lazy
 from jobs import display, written
 from jobs.admin.changelist import NEW_JOBS, DeskAdmin, EmptyState, MachineAdmin
 from jobs.admin.filters import CreatedFilter
-from jobs.admin.index import LANE_DEAD_AFTER
 from jobs.clock import clock
-from jobs.models import Job, Lane, Result, SpoolHost, StandingDecision
+from jobs.models import Job, Result, SpoolHost, StandingDecision
 from jobs.templatetags import desk
 
 
@@ -185,44 +184,6 @@ class StandingDecisionAdmin(DeskAdmin):
             ended_at=clock.now(), ended_by=request.user
         )
         self.message_user(request, _("%(count)d ended.") % {"count": ended})
-
-
-@admin.register(Lane)
-class LaneAdmin(MachineAdmin):
-    list_display = (
-        "slot",
-        "state_cell",
-        "host",
-        "pid",
-        "version",
-        "heartbeat_cell",
-        "started_cell",
-    )
-    ordering = ("slot",)
-    sortable_by = ()
-    empty = EmptyState(
-        "cpu",
-        gettext_lazy("No lane has ever run"),
-        gettext_lazy("Start workers with: manage.py qcluster"),
-    )
-
-    @admin.display(description=gettext_lazy("state"))
-    def state_cell(self, lane: Lane) -> SafeString:
-        if lane.run_id is None:
-            return desk.pill(display.Look(_("free"), "circle-dashed", "outline"))
-        if lane.heartbeat_at is None or clock.now() - lane.heartbeat_at > LANE_DEAD_AFTER:
-            return desk.pill(display.Look(_("dead"), "unplug", "red"))
-        if lane.draining:
-            return desk.pill(display.Look(_("draining"), "hourglass", "amber"))
-        return desk.pill(display.Look(_("alive"), "", "green"))
-
-    @admin.display(description=gettext_lazy("heartbeat"))
-    def heartbeat_cell(self, lane: Lane) -> SafeString:
-        return desk.ago(lane.heartbeat_at, clock.now())
-
-    @admin.display(description=gettext_lazy("started"))
-    def started_cell(self, lane: Lane) -> SafeString:
-        return desk.ago(lane.started_at, clock.now())
 
 
 @admin.register(SpoolHost)

@@ -111,6 +111,23 @@ def count(value: Any) -> Any:
 
 
 @register.simple_tag
+def moment_of(at: datetime, now: datetime) -> SafeString:
+    """`14:00`, with the date where it is another day, and the exact time on hover."""
+    return format_html(
+        '<time datetime="{}" title="{}" dir="auto">{}</time>',
+        at.isoformat(),
+        written.exact(at),
+        written.moment(at, now),
+    )
+
+
+@register.filter
+def since(now: datetime, at: datetime) -> str:
+    """How long it is from `at` until now: `2 h 5 min`."""
+    return written.duration((now - at).total_seconds())
+
+
+@register.simple_tag
 def as_of(now: datetime) -> SafeString:
     """`as of 12:03:04`."""
     return format_html(_("as of {}"), clock_time(now))

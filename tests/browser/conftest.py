@@ -13,6 +13,9 @@ from django.db import connections
 from playwright.sync_api import Browser, sync_playwright
 
 from jobs.roles import Role
+from providers.sandbox.server import running_sandbox
+from tests.browser import story
+from tests.browser.story import Story
 from tests.browser.visitor import Visitor
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(
@@ -59,3 +62,11 @@ def visit(browser: Browser, live_server: Any) -> Callable[..., Visitor]:
         return Visitor(browser, live_server.url, role=role, **context)
 
     return make
+
+
+@pytest.fixture
+def desk(browser: Browser, settings: Any) -> Iterator[Story]:
+    """In the middle of its day, as in the demo: with a sandbox."""
+    with running_sandbox(latency_fixed_s=60) as sandbox:
+        settings.ON_SANDBOX, settings.SANDBOX_URL = True, sandbox.url
+        yield story.told(settings)
