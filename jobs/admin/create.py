@@ -22,6 +22,7 @@ from jobs.admin.route_choice import TargetField, TenantField
 from jobs.clock import clock
 from jobs.intake import InputError, Taken
 from jobs.lifecycle.create import NewJob, create_jobs, default_tenant
+from jobs.models import Job
 from providers.contract import Kind
 from providers.models import Target
 
@@ -72,6 +73,7 @@ class NewJobsForm(forms.Form):
         help_text=gettext_lazy("PNG, JPEG, WEBP or GIF; every job gets all of them."),
     )
     token = forms.UUIDField(widget=forms.HiddenInput)
+    like = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("label_suffix", "")
@@ -140,15 +142,35 @@ def new_jobs(request: HttpRequest, *, context: dict[str, Any]) -> HttpResponse:
             if done is not None:
                 return done
     else:
+        like = _like(request.GET.get("like", ""))
         form = NewJobsForm(
             initial={
                 "tenant": request.GET.get("tenant") or tenant.pk,
                 "token": uuid.uuid4(),
                 "prompts": request.GET.get("prompt", ""),
+                **(_as(like) if like is not None else {}),
             }
         )
-    context |= {"title": _("New jobs"), "form": form, "line": route_choice.chosen(form)}
+    context |= {
+        "title": _("New jobs"),
+        "form": form,
+        "line": route_choice.chosen(form),
+        "like": _like(str(form["like"].value() or "")),
+    }
     return TemplateResponse(request, "desk/new_jobs.html", context)
+
+
+def _like(number: str) -> Job | None:
+    """The job that more are wanted of."""
+    pk = int(number) if number.isascii() and number.isdecimal() and len(number) < 18 else 0
+    return Job.objects.select_related("target").filter(pk=pk).first()
+
+
+def _as(like: Job) -> dict[str, Any]:
+    """Its prompt as one line, as each line is a job; its photos are not taken along."""
+    return {
+        "prompts": " ".join(like.prompt.split()), "tenant": like.tenant_id, "target": like.target_id, "like": like.pk
+    }  # fmt: skip
 
 
 def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
@@ -159,14 +181,17 @@ def _create(request: HttpRequest, form: NewJobsForm) -> HttpResponse | None:
         routing = routes.routing([target.name] if target else [], tenant=data["tenant"])
         photos: list[Taken] = [intake.take_photo(photo.file) for photo in data["photos"]]
         prompts = [prompt for prompt in data["prompts"] for _copy in range(data["count"])]
+        like = _like(str(data["like"] or ""))
         jobs = []
         for at, prompt in enumerate(prompts, 1):
             reference = intake.numbered_reference(data["reference"], at, len(prompts))
             route = routing.of(reference or f"{data['token']} {at}")
             kind = Kind(route[0].kind)
+            # Parameters are a target's own: elsewhere they may mean nothing.
+            params = like.params if like is not None and like.target_id == route[0].pk else {}
             jobs.append(
-                NewJob(prompt=prompt, route=route, kind=kind, photos=photos, reference=reference)
-            )
+                NewJob(prompt=prompt, route=route, kind=kind, params=params, photos=photos, reference=reference)
+            )  # fmt: skip
     except InputError as error:
         field = {"photo": "photos", "prompt": "prompts"}.get(error.field, error.field)
         form.add_error(field if field in form.fields else None, error.message)

@@ -51,6 +51,7 @@ _WORK: Sequence[Entry] = (
     Entry(gettext_lazy("Handover"), "user-check", "admin:desk_handover", "jobs.view_trail"),
     Entry(gettext_lazy("Jobs"), "images", "admin:jobs_job_changelist", "jobs.view_job"),
     Entry(gettext_lazy("Batches"), "layers", "admin:jobs_batch_changelist", "jobs.view_batch"),
+    Entry(gettext_lazy("Gallery"), "images", "admin:desk_gallery", "jobs.view_result"),
     Entry(
         gettext_lazy("Failures"),
         "octagon-alert",

@@ -280,6 +280,11 @@ class Job(models.Model):
             models.Index(F("created_at").desc(), name="job_created"),
             # A tenant's own list, newest first.
             models.Index(F("tenant"), F("id").desc(), name="job_of_tenant"),
+            # The gallery: a tenant's, and a target's, newest result first.
+            models.Index(F("tenant"), F("delivered").desc(), name="job_gallery_tenant",
+                         condition=Q(delivered__isnull=False)),
+            models.Index(F("target"), F("delivered").desc(), name="job_gallery_target",
+                         condition=Q(delivered__isnull=False)),
             # Whether the same is under way already: what a program's request may join.
             models.Index(fields=["tenant", "fingerprint"], name="job_same_live",
                          condition=Q(state__in=["pending", "active"]) & ~Q(fingerprint="")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models.job import Job
@@ -59,6 +59,11 @@ class Result(models.Model):
                 condition=Q(task__isnull=False),
                 name="result_task_position",
             ),
+        ]
+
+        indexes = [
+            # The gallery by rating, newest first.
+            models.Index(F("rating"), F("id").desc(), name="result_rated", condition=~Q(rating="")),
         ]
 
     def __str__(self) -> str:
