@@ -50,7 +50,7 @@ def answer(request: HttpRequest, tiles: Sequence[Tile]) -> HttpResponseBase:
 
 
 def _parts(tiles: Sequence[Tile]) -> Iterator[bytes]:
-    archive = ZipStream()  # pictures are compressed already
+    archive = ZipStream()  # type: ignore[no-untyped-call]  # pictures are compressed already
     troubles: dict[int, str] = {}
     names = {tile.result.pk: _name(tile) for tile in tiles}
     for tile in tiles:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Prefetch
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from jobs import attach, display, phases, written
+from jobs import attach, course, display, phases, written
 from jobs.admin import evidence, notices, rating, verbs
 from jobs.admin.jobs_rows import blocking_task, money_lines
 from jobs.admin.verb import Verb, money_of
@@ -61,6 +62,18 @@ class Send:
     candidates: list[dict[str, str]]
     accept: Verb | None  # what a candidate's own button does
     settled: str  # how a person settled its money, and when
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of the course, as it is drawn."""
+
+    look: Look
+    begin: datetime
+    length: timedelta
+    send: int
+    open: bool
+    weight: int
 
 
 def load(pk: int) -> Job | None:
@@ -126,6 +139,8 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "closed_cases": [case for case in job.cases.all() if case.resolved_at is not None],
         "steps": steps(events[:MOST_EVENTS][::-1]),
         "more_events": len(events) > MOST_EVENTS,
+        "course": parts(job, now),
+        "several_sends": len(job.tasks.all()) > 1,
         "took": (job.finished_at or now) - job.created_at,
         "refresh_s": refresh_s(job),
     }
@@ -175,6 +190,21 @@ def difference(before: str, after: str) -> list[tuple[str, str]]:
         found += [("gone", "".join(old[i:j]))] if j > i else []
         found += [("new", "".join(new[k:m]))] if m > k else []
     return found
+
+
+def parts(job: Job, now: datetime) -> list[Part]:
+    """Where the time went."""
+    found = course.course(
+        job.tasks.all(), state=JobState(job.state), created_at=job.created_at, finished_at=job.finished_at,
+        by_person=job.decided_at is not None, deadline=timedelta(seconds=settings.POLL_DEADLINE_SEC), now=now,
+    )  # fmt: skip
+    whole = sum((one.length for one in found), timedelta(0))
+    return [
+        Part(
+            display.PHASES[one.phase], one.begin, one.length, one.send, one.open, course.weight(one, whole)
+        )
+        for one in found
+    ]  # fmt: skip
 
 
 # --- timeline and sends -----------------------------------------------------------------------------------------------
