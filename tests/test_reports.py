@@ -551,3 +551,18 @@ def test_no_cell_of_a_sheet_is_a_formula(someone: Client) -> None:
     assert '\'=HYPERLINK("http://x")' in names
     causes = {row["cause"] for row in _sheet(someone, "states")}
     assert "'+cmd|' /C calc'!A0" in causes
+
+
+@pytest.mark.django_db
+def test_of_many_tenants_the_dearest_are_shown_and_the_others_as_one(someone: Client) -> None:
+    now = clock.now()
+    for n in range(9):
+        job = factories.job(now, tenant=factories.tenant(f"t{n}", name=f"Tenant {n}"))
+        factories.accepted(job, now, completed_at=now, cost_poll=Decimal(10 * (n + 1)))
+    html = someone.get(f"{PAGE}?by=tenant").content.decode()
+    legend = re.findall(
+        r'aria-hidden="true"></span><bdi>([^<]+)', html.partition('id="spending"')[2]
+    )
+    assert legend == [*(f"Tenant {n}" for n in (8, 7, 6, 5, 4)), "others"]
+    rows = _sheet(someone, "spending", "by=tenant")
+    assert [row["charged"] for row in rows] == [f"{10 * n}.0000000000" for n in range(9, 0, -1)]

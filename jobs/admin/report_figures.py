@@ -19,7 +19,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import reports
-from jobs.admin import report_strips
+from jobs.admin import report_plots, report_strips
+from jobs.admin.report_plots import Across
 from jobs.budgets import Span
 from jobs.models import Tenant
 from jobs.reports import DAY, HOUR, Times
@@ -152,6 +153,10 @@ class Figures:
     @property
     def _tenant_id(self) -> int | None:
         return self.asked.tenant.pk if self.asked.tenant else None
+
+    @cached_property
+    def across(self) -> Across:
+        return report_plots.across(self.bars)
 
     @cached_property
     def lines(self) -> list[Line]:

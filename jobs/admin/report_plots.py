@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from django.utils import timezone
@@ -65,12 +66,26 @@ class Plot:
         return f"{self.id}-data"
 
 
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The horizontal axis of all plots of a page."""
+
+    names: Sequence[str]
+    ticks: Sequence[tuple[int, str]]
+    edges: Sequence[str]
+
+
+def across(bars: Sequence[Span]) -> Across:
+    edges = [_local(bar.start) for bar in bars] + [_local(bar.end) for bar in bars[-1:]]
+    return Across([name(bar) for bar in bars], ticks(bars), edges)
+
+
 def plot(
     *,
     id: str,  # noqa: A002
     title: Words,
     sheet: str,
-    bars: Sequence[Span],
+    axis_across: Across,
     series: Sequence[Series],
     write: Write,
     steps: Sequence[float],
@@ -79,16 +94,17 @@ def plot(
     unit: str = "",
 ) -> Plot:
     """`steps`: between lines of the vertical axis, of which the browser gets about five. `write`: a value in words."""
-    names = [name(bar) for bar in bars]
+    write = cache(write)  # zeros, most of all
+    names = axis_across.names
     shown = [[_shown(value, write) for value in one.values] for one in series]
-    totals = [sum(one.values[number] or 0 for one in series) for number in range(len(bars))]
+    totals = [sum(one.values[number] or 0 for one in series) for number in range(len(names))]
     most = max(totals, default=0) if stacked else _most(series)
     top = axis(most, steps, write_tick or write)
     data = {
         "kind": "stack" if stacked else "lines",
         "names": names,
-        "ticks": ticks(bars),
-        "edges": [_local(bar.start) for bar in bars] + [_local(bar.end) for bar in bars[-1:]],
+        "ticks": axis_across.ticks,
+        "edges": axis_across.edges,
         "y": top,
         "series": [
             {
@@ -100,7 +116,7 @@ def plot(
         "total": {"name": _("together"), "shown": [write(total) for total in totals]} if stacked and len(series) > 1 else None,
     }  # fmt: skip
     head = [_("time"), *(one.name for one in series)]
-    rows = [[names[n], *(told[n] for told in shown)] for n in range(len(bars))]
+    rows = [[names[n], *(told[n] for told in shown)] for n in range(len(names))]
     if data["total"]:
         head.append(_("together"))
         for row, total in zip(rows, totals, strict=True):

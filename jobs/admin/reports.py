@@ -49,7 +49,7 @@ _OUTCOMES: Sequence[tuple[str, str | Promise, str, int]] = (
 def _throughput(figures: Figures) -> Plot:
     told = figures.outcomes()
     return plots.plot(
-        id="throughput", title=_("Sends by outcome"), sheet="throughput", bars=figures.bars,
+        id="throughput", title=_("Sends by outcome"), sheet="throughput", axis_across=figures.across,
         series=[
             Series(name=words, tone=tone, pattern=pattern, values=told[name])
             for name, words, tone, pattern in _OUTCOMES
@@ -74,34 +74,44 @@ def _latency(figures: Figures) -> Plot | None:
     if not series:
         return None
     return plots.plot(
-        id="latency", title=_("How long generations took"), sheet="latency", bars=figures.bars, series=series,
+        id="latency", title=_("How long generations took"), sheet="latency", axis_across=figures.across, series=series,
         write=written.duration, steps=plots.SECONDS, stacked=False,
     )  # fmt: skip
 
 
 def _spending(figures: Figures) -> list[Plot]:
-    return [_spent_in(currency, rows, figures) for currency, rows in figures.spending().items()]
+    spending = figures.spending()
+    # Whoever is blue in one currency is blue in the next.
+    places = {name: n for n, name in enumerate(dict.fromkeys(one for rows in spending.values() for one in rows))}  # fmt: skip
+    return [_spent_in(currency, rows, places, figures) for currency, rows in spending.items()]
 
 
-def _spent_in(currency: str, rows: Mapping[str, Sequence[Sums]], figures: Figures) -> Plot:
+def _spent_in(
+    currency: str,
+    rows: Mapping[str, Sequence[Sums]],
+    places: Mapping[str, int],
+    figures: Figures,
+) -> Plot:
     names = list(rows)
     several = len(names) > _MOST_SERIES + 1
     groups = {name: [name] for name in (names[:_MOST_SERIES] if several else names)}
     if several:
         groups[_("others")] = names[_MOST_SERIES:]
     bars = range(len(figures.bars))
-    series = [
-        Series(
-            name=name, tone=plots.TONES[number % len(plots.TONES)], pattern=number,
-            values=[float(sum((rows[one][n].charged for one in group), Decimal(0))) for n in bars],
-        )
-        for number, (name, group) in enumerate(groups.items())
-    ]  # fmt: skip
+    series = []
+    for name, group in groups.items():
+        place = places.get(name)
+        series.append(
+            Series(
+                name=name, tone="outline" if place is None else plots.TONES[place % len(plots.TONES)], pattern=1 if place is None else place,
+                values=[float(sum((rows[one][n].charged for one in group), Decimal(0))) for n in bars],
+            )
+        )  # fmt: skip
     possible = [float(sum((row[n].possible for row in rows.values()), Decimal(0))) for n in bars]
     if any(possible):
         series.append(Series(name=_("possible, not settled yet"), tone="outline", pattern=4, values=possible))  # fmt: skip
     return plots.plot(
-        id=f"spending-{currency.lower()}", title=_("Spending"), sheet="spending", bars=figures.bars, series=series, unit=currency,
+        id=f"spending-{currency.lower()}", title=_("Spending"), sheet="spending", axis_across=figures.across, series=series, unit=currency,
         write=lambda value: written.money(Decimal(repr(value)).quantize(Decimal("0.000001")), currency),
         write_tick=_amount, steps=plots.MONEY,
     )  # fmt: skip
