@@ -55,6 +55,8 @@ class DeskAdminSite(admin.AdminSite):
             preferences,
             report_sheets,
             reports,
+            saved_filters,
+            search,
             streams,
             trail,
         )
@@ -67,6 +69,13 @@ class DeskAdminSite(admin.AdminSite):
                 name="desk_thumbnail",
             ),
             path("photo/<int:pk>/", self.admin_view(files.photo_file), name="desk_photo"),
+            path("search/", self.admin_view(search.page), name="desk_search"),
+            path("filters/save/", self.admin_view(saved_filters.save), name="desk_filter_save"),
+            path(
+                "filters/<int:pk>/forget/",
+                self.admin_view(saved_filters.forget),
+                name="desk_filter_forget",
+            ),
             path("gallery/", self.admin_view(gallery.page), name="desk_gallery"),
             path("gallery/rate/", self.admin_view(gallery.rate), name="desk_gallery_rate"),
             path("gallery/zip/", self.admin_view(gallery.download), name="desk_gallery_zip"),

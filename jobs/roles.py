@@ -49,6 +49,7 @@ _OPERATOR = _VIEWER | {
     "jobs.edit_job",
     "jobs.deliver_job",
     "jobs.rate_result",
+    "jobs.share_savedfilter",
     "jobs.poll_providertask",
     "jobs.attach_providertask",
     "jobs.accept_providertask",
@@ -68,6 +69,7 @@ _OPERATOR = _VIEWER | {
 _OWNER = _OPERATOR | {
     "jobs.resend_job",
     "jobs.lift_hold",
+    "jobs.forget_savedfilter",
     "jobs.drain_lane",
     "jobs.add_apitoken",
     "jobs.rotate_apitoken",

@@ -12,6 +12,7 @@ from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.preferences import Preferences
 from jobs.models.result import Result
+from jobs.models.saved_filter import SavedFilter
 from jobs.models.statement import Orphan, Statement
 from jobs.models.sums import SendSum
 from jobs.models.task import PolzaTask, ProviderTask
@@ -43,6 +44,7 @@ __all__ = [
     "Preferences",
     "ProviderTask",
     "Result",
+    "SavedFilter",
     "SendSum",
     "SpoolHost",
     "StandingDecision",

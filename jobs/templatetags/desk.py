@@ -10,7 +10,7 @@ from django import template
 from django.contrib.admin import ListFilter
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.messages.storage.base import Message
-from django.db.models import Model
+from django.db.models import Model, Q
 from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import format_html
@@ -20,6 +20,8 @@ from django.utils.translation import gettext as _
 
 from jobs import written
 from jobs.display import Look
+from jobs.models import SavedFilter
+from jobs.narrowing import PLACES, plain
 from providers.models import Target
 
 register = template.Library()
@@ -244,3 +246,27 @@ def list_title(changelist: ChangeList, title: str) -> str:
     return (
         str(capfirst(changelist.opts.verbose_name_plural)) if title == changelist.title else title
     )
+
+
+@register.inclusion_tag("desk/saved_filters.html", takes_context=True)
+def saved_filters(context: template.Context, place: str) -> dict[str, Any]:
+    """The kept filters of a list, one's own and shared ones, and the way to keep the present one. Nothing for other lists."""
+    request, user = context["request"], context["request"].user
+    if place not in PLACES:
+        return {}
+    rows = SavedFilter.objects.filter(Q(user=user) | Q(shared=True), place=place)
+    saved = list(rows.select_related("user").order_by("name")[:40])
+    query = plain(request.GET.urlencode())
+    return {
+        "saved": saved, "query": query, "known": any(one.query == query and one.user_id == user.pk for one in saved),
+        "place": place, "request": request, "user": user, "perms": context.get("perms"),
+        "csrf_token": context.get("csrf_token"),
+    }  # fmt: skip
+
+
+@register.simple_tag(takes_context=True)
+def list_url(context: template.Context, name: str) -> str:
+    """The address of a list, narrowed as it was when its row was opened."""
+    filters = context["request"].GET.get("_changelist_filters", "")
+    query = plain(filters)
+    return reverse(name) + (f"?{query}" if query else "")
