@@ -67,6 +67,7 @@ _OPERATOR = _VIEWER | {
 
 _OWNER = _OPERATOR | {
     "jobs.resend_job",
+    "jobs.run_prune",
     "jobs.lift_hold",
     "jobs.drain_lane",
     "jobs.add_apitoken",

@@ -126,6 +126,10 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "closed_cases": [case for case in job.cases.all() if case.resolved_at is not None],
         "steps": steps(events[:MOST_EVENTS][::-1]),
         "more_events": len(events) > MOST_EVENTS,
+        # Each timeline begins with the job's making; what people did outlives the rest (lifecycle/prune.py).
+        "pruned": job.state in ENDED
+        and len(events) <= MOST_EVENTS
+        and all(one.kind != "created" for one in events),
         "took": (job.finished_at or now) - job.created_at,
         "refresh_s": refresh_s(job),
     }
