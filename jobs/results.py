@@ -249,6 +249,11 @@ def hash_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def remove(key: str) -> None:
+    """Nothing where it is gone already."""
+    path_of(key).unlink(missing_ok=True)
+
+
 def sweep(*, now_s: float | None = None, age_s: float = LEFTOVER_AGE_S) -> int:
     """Remove temporary files that killed processes left behind; the number removed. `now_s` is in seconds since 1970."""
     before = (time.time() if now_s is None else now_s) - age_s

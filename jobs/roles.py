@@ -68,6 +68,7 @@ _OPERATOR = _VIEWER | {
 
 _OWNER = _OPERATOR | {
     "jobs.resend_job",
+    "jobs.run_prune",
     "jobs.lift_hold",
     "jobs.forget_savedfilter",
     "jobs.drain_lane",

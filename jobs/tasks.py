@@ -30,7 +30,7 @@ from jobs.clock import clock
 from jobs.lifecycle import alerts, batches, bulk, sums
 from jobs.lifecycle import statement as statements
 from jobs.lifeline import lane_limit_s, lifeline
-from jobs.stages import smoke, statement
+from jobs.stages import prune, smoke, statement
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ def ring_each_minute() -> str:
         statement.start(statement_id)
     _look_after_alerts()
     _call_for_smoke()
+    _call_for_pruning()
     _put_sums_together()
     _sweep_each_hour()
     return "rang" if rang else "nothing to do"
@@ -163,6 +164,27 @@ def _call_for_smoke() -> None:
             async_task(smoke.WORK)
     except Exception:
         logger.exception("smoke.not_called")
+
+
+def work_prune() -> str:
+    """Some seconds of today's removals, then its successor is called; what fails is tried again by the minute's ring."""
+    try:
+        more = prune.work()
+    except Exception:
+        # What was removed is written down; it must stop nothing else.
+        logger.exception("prune.not_worked")
+        return "failed"
+    if more:
+        async_task(prune.WORK)
+    return "going on" if more else "done"
+
+
+def _call_for_pruning() -> None:
+    try:
+        if prune.due(clock.now()):
+            async_task(prune.WORK)
+    except Exception:
+        logger.exception("prune.not_called")
 
 
 def _call_for_bulk_work() -> None:

@@ -24,6 +24,7 @@ from jobs.models import (
     Hold,
     JobEvent,
     Orphan,
+    PruneRun,
     StandingDecision,
     Statement,
     TenantEvent,
@@ -262,6 +263,11 @@ def _parts(message: str) -> list[dict[str, Any]]:
     return [part for part in told if isinstance(part, dict)] if isinstance(told, list) else []
 
 
+def _pruned(row: Mapping[str, Any]) -> dict[str, Any]:
+    removed = {kind: count for kind, count in row["removed"].items() if count}
+    return {"on": On.OTHER, "pk": str(row["pk"]), "name": "", "data": {**row["asked"], **removed}}
+
+
 # --- which rows are about what ----------------------------------------------------------------------------------------
 
 
@@ -375,6 +381,11 @@ SOURCES = (
         who="decided_by", what="outcome", texts=("note", "reference"),
         values=("outcome", "provider_id", "note", "reference", "cost", "currency", "task__job_id"),
         of=_by(On.ORPHAN, "pk"), told=_orphan,
+    ),
+    Source(
+        # Not those of each day, which nobody asked for.
+        name="prune", kinds=frozenset({On.OTHER}), rows=lambda: PruneRun.objects.filter(day=None), at="started_at", who="by",
+        always="pruned", values=("asked", "removed"), of=lambda on, pk: Q(pk=_number(pk)) if on is On.OTHER else None, told=_pruned,
     ),
     Source(
         name="log", kinds=frozenset({On.TARGET, On.ACCOUNT, On.USER, On.GROUP, On.OTHER}),

@@ -448,6 +448,17 @@ ALERT_URLS = _alert_urls()
 # A tenant's jobs that may wait; beyond it programs are told to come back (429).
 API_MOST_WAITING = _whole("API_MOST_WAITING", 10_000, low=1, high=10_000_000)
 
+# --- retention (docs/retention.md): days, 0 for ever; nothing that money needs is ever removed -------------------------
+
+# Whether a worker removes once a day what is older; else only `manage.py prune` does.
+RETENTION_DAILY = _flag("RETENTION_DAILY", default=False)
+RETENTION_TIMELINES_DAYS = _whole("RETENTION_TIMELINES_DAYS", 180, low=0, high=36_500)
+RETENTION_EVIDENCE_DAYS = _whole("RETENTION_EVIDENCE_DAYS", 90, low=0, high=36_500)
+RETENTION_PROVIDER_EVENTS_DAYS = _whole("RETENTION_PROVIDER_EVENTS_DAYS", 365, low=0, high=36_500)
+RETENTION_CALLBACKS_DAYS = _whole("RETENTION_CALLBACKS_DAYS", 30, low=0, high=36_500)
+RETENTION_BULK_DAYS = _whole("RETENTION_BULK_DAYS", 90, low=0, high=36_500)
+RETENTION_FILES_DAYS = _whole("RETENTION_FILES_DAYS", 0, low=0, high=36_500)
+
 # --- queue: django-q2 is the doorbell and the supervisor, its messages carry no truth ----------------------------------
 
 RELEASE = env.str("RELEASE", default="")  # shown as each lane's code version

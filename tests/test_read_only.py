@@ -47,7 +47,14 @@ MOST_PAGES = 800
 # Of pages of one kind (same view, same parameters) so many are read; those with a state of their own are where it starts.
 MOST_ALIKE = 8
 # What everybody may do: leave, choose a language, and have things written their way. The theme is no form.
-_FOR_ALL = (re.compile(r"/logout/$"), re.compile(r"/i18n/setlang/$"), re.compile(r"/my-settings/$"))
+_FOR_ALL = (
+    re.compile(r"/logout/$"),
+    re.compile(r"/i18n/setlang/$"),
+    re.compile(r"/my-settings/$"),
+    # One's own filters, and files that one sees anyway.
+    re.compile(r"/filters/(save|\d+/forget)/$"),
+    re.compile(r"/gallery/zip/$"),
+)
 _NO_PAGE = re.compile(r"/(logout|password_change)/")
 
 

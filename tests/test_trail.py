@@ -30,6 +30,7 @@ from jobs.lifecycle import (
     decisions,
     limits,
     providers,
+    prune,
     ratings,
     staff,
     tenants,
@@ -227,6 +228,7 @@ ACTS: dict[str, tuple[Any, str, On, str, tuple[str, ...]]] = {
             statements.ask(provider="polza", account_id=None, since=n - 9 * MINUTE, until=n + MINUTE, actor=a, now=n),
         ), "statement_asked", On.STATEMENT, "", (),
     ),
+    "prune": (lambda n, a: prune.begin(asked={"limit": 5}, actor=a, now=n), "pruned", On.OTHER, "", ()),
     "dispute": (
         lambda n, a: statements.dispute(orphan_id=_orphan(n).pk, reference="R-1", note="because", actor=a, now=n), "orphan_disputed",
         On.ORPHAN, "because", (),

@@ -78,7 +78,7 @@ class CaseAdmin(VerbsMixin, MachineAdmin):
             "job__tenant", "job__target", "job__delivered", "owner", "resolved_by"
         ).prefetch_related(
             Prefetch("job__tasks", queryset=ProviderTask.objects.order_by("created_at", "id").defer(*_HEAVY)),
-            Prefetch("job__results", queryset=Result.objects.only("pk", "job_id")),
+            Prefetch("job__results", queryset=Result.objects.only("pk", "job_id", "removed_at")),
         )  # fmt: skip
         return cases.annotate(prompt_start=Left("job__prompt", _PROMPT_START)).defer(
             "job__prompt", "job__params", "job__original_prompt"

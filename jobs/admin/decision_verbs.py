@@ -251,7 +251,9 @@ DELIVER = Verb(
         if job.delivered_id
         else Effect("check-check", _("Its open cases are closed.")),
     ],
-    offered=lambda job: any(result.pk != job.delivered_id for result in job.results.all()),
+    offered=lambda job: any(
+        result.pk != job.delivered_id and result.removed_at is None for result in job.results.all()
+    ),
     run=lambda job, actor, now, data: decisions.deliver_instead(
         job_id=job.pk, result_id=data["result"].pk, actor=actor, now=now, reason=data["reason"]
     ),

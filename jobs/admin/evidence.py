@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -26,6 +27,7 @@ _EVIDENCE_NAMES = {
     "why": gettext_lazy("why"),
     "fact": gettext_lazy("the other fact"),
     "traceback": gettext_lazy("traceback"),
+    "pruned_at": gettext_lazy("What the provider answered was removed"),
 }
 
 _ORDER = ("why", "broke", "status", "headers", "body")
@@ -51,6 +53,8 @@ def of_task(task: ProviderTask) -> list[Group]:
     if isinstance(answer, dict):
         kept["submit"] = {name: value for name, value in answer.items() if name != "left"}
         left = answer.get("left")
+    if (removed_at := kept.get("pruned_at")) is not None:
+        kept["pruned_at"] = written.exact(datetime.fromisoformat(str(removed_at)))
     return [*_request(task, left), *groups(kept), *_reading(task)]
 
 

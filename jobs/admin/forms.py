@@ -302,7 +302,7 @@ class DeliverForm(VerbForm):
         field = self.fields["result"]
         assert isinstance(field, _ResultField)
         field.queryset = (
-            Result.objects.filter(job=self.thing)
+            Result.objects.filter(job=self.thing, removed_at=None)
             .exclude(pk=self.thing.delivered_id or 0)
             .order_by("created_at", "position", "id")
         )

@@ -141,6 +141,10 @@ def context(job: Job, *, user: Any, now: datetime) -> dict[str, Any]:
         "more_events": len(events) > MOST_EVENTS,
         "course": parts(job, now),
         "several_sends": len(job.tasks.all()) > 1,
+        # Each timeline begins with the job's making; what people did outlives the rest (lifecycle/prune.py).
+        "pruned": job.state in ENDED
+        and len(events) <= MOST_EVENTS
+        and all(one.kind != "created" for one in events),
         "took": (job.finished_at or now) - job.created_at,
         "refresh_s": refresh_s(job),
     }

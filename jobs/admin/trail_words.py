@@ -72,6 +72,7 @@ _OTHER_WHATS: Mapping[str, Look] = {
     "standing_made": Look(gettext_lazy("Standing decision made"), "gavel", "amber"),
     "standing_ended": Look(gettext_lazy("Standing decision ended"), "gavel", "grey"),
     "statement_asked": Look(gettext_lazy("Statement asked for"), "banknote", "grey"),
+    "pruned": Look(gettext_lazy("Old data removed"), "trash-2", "grey"),
     "orphan_adopted": Look(gettext_lazy("Orphan adopted"), "link", "blue"),
     "orphan_disputed": Look(gettext_lazy("Orphan disputed"), "gavel", "amber"),
     "added": Look(pgettext_lazy("a row", "Added"), "plus", "grey"),

@@ -71,5 +71,5 @@ def _photos(job: Job, photos: Photos) -> Iterable[Taken]:
 def _pictures(results: Sequence[Result | None]) -> Iterable[Taken]:
     """A result's file never changes under its key, so another job may start from it as it is."""
     for one in results:
-        if one is not None and one.width and one.height:
+        if one is not None and one.removed_at is None and one.width and one.height:
             yield Taken(one.key, one.thumb_key, one.sha256, one.media_type, one.size_bytes, one.width, one.height)  # fmt: skip

@@ -342,6 +342,8 @@ def deliver_instead(
         result = Result.objects.filter(pk=result_id, job=job).first()
         if result is None:
             raise Refused(_("That is no result of job %(job)s.") % {"job": job.pk})
+        if result.removed_at is not None:
+            raise Refused(_("The file of this result was removed."))
         if job.delivered_id == result.pk:
             raise Refused(_("This result is delivered already."))
         if job.state not in ENDED:

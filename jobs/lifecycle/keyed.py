@@ -43,8 +43,10 @@ WITH old AS MATERIALIZED (
     SELECT FROM jobs_job j WHERE j.batch_id = o.batch_id AND j.state IN ('pending', 'active', 'manual'))
 ), gone AS (
   DELETE FROM jobs_idempotencykey WHERE id IN (SELECT id FROM old EXCEPT SELECT id FROM live)
+), later AS (
+  UPDATE jobs_idempotencykey SET kept_until = %(now)s + interval '1 hour' WHERE id IN (SELECT id FROM live)
 )
-UPDATE jobs_idempotencykey SET kept_until = %(now)s + interval '1 hour' WHERE id IN (SELECT id FROM live)
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM live)
 """
 
 
@@ -93,7 +95,7 @@ def place(order: Order, *, admit: Callable[[], None], now: datetime) -> Placed:
     with transaction.atomic():
         claimed = 0
         if order.key:
-            _forget(now)
+            forget(now)
             claimed = _claim(order, now)
             if not claimed:
                 found = _known(order, now)
@@ -184,6 +186,14 @@ def _live(row: IdempotencyKey) -> bool:
     return row.batch is not None and Job.objects.filter(batch=row.batch, state__in=_LIVE).exists()
 
 
-def _forget(now: datetime) -> None:
+def forget(now: datetime, *, most: int = _FORGET) -> tuple[int, int]:
+    """Look at so many keys that are over: how many there were, and how many of them are gone."""
     with connection.cursor() as cursor:
-        cursor.execute(_FORGET_SOME, {"now": now, "most": _FORGET})
+        cursor.execute(_FORGET_SOME, {"now": now, "most": most})
+        looked, live = cursor.fetchone()
+    return looked, looked - live
+
+
+def over(now: datetime) -> int:
+    """How many keys are over; those with a live job stay all the same."""
+    return IdempotencyKey.objects.filter(kept_until__lt=now).count()

@@ -11,6 +11,7 @@ from jobs.models.idempotency import IdempotencyKey
 from jobs.models.job import Job, JobPhoto, Tenant, TenantEvent, TenantOlder
 from jobs.models.lane import Hold, Lane, SpoolHost
 from jobs.models.preferences import Preferences
+from jobs.models.prune import PruneRun
 from jobs.models.result import Result
 from jobs.models.saved_filter import SavedFilter
 from jobs.models.statement import Orphan, Statement
@@ -43,6 +44,7 @@ __all__ = [
     "PolzaTask",
     "Preferences",
     "ProviderTask",
+    "PruneRun",
     "Result",
     "SavedFilter",
     "SendSum",

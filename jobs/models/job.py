@@ -313,6 +313,8 @@ class JobPhoto(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "position"], name="job_photo_position")
         ]
+        # Whether a file is still needed (lifecycle/prune.py).
+        indexes = [models.Index(fields=["key"], name="job_photo_file")]
 
     def __str__(self) -> str:
         return self.key

@@ -35,6 +35,8 @@ class Result(models.Model):
     uploaded_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
+    # Its files are no longer kept (lifecycle/prune.py); the row is, with its hash. Once they are gone, `key` is "".
+    removed_at = models.DateTimeField(_("file removed"), null=True, blank=True)
     # What staff think of it, who and when; "" and null: nobody has said. Earlier ratings stand in the job's timeline.
     rating = models.CharField(
         _("rating"), max_length=6, choices=Rating.choices, blank=True, default="", db_default=""
