@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0023_gallery"),
+        ("jobs", "0024_gallery"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

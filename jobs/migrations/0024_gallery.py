@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0022_dashboard"),
+        ("jobs", "0023_pruning"),
         ("providers", "0007_event_spans"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
