@@ -1,4 +1,5 @@
-"""Two real clusters on one database: the limit at the provider, one send a job, and stops that leave nothing unclear."""
+"""Two real clusters on one database, and three: the limit at the provider, one send a job, and stops that leave nothing
+unclear."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import lanes
 from bench.desk import RealDesk, ledger_line, until
 from tests.real import real_desk
 
@@ -73,6 +75,15 @@ def test_kill_9_of_main_leaves_no_ghost_and_loses_nothing(tmp_path: Path) -> Non
         desk.settle(120.0)
         assert desk.wrong() == []
         assert desk.states().keys() == {"succeeded"}
+
+
+def test_three_clusters_with_six_lanes_lose_and_double_nothing(tmp_path: Path) -> None:
+    """One of them is killed, one is stopped; `python -m bench.lanes` does the same with more jobs."""
+    with real_desk(tmp_path, sandbox=lanes.sandbox(), **lanes.settings()) as desk:
+        found = lanes.three_clusters(desk, jobs=60)
+        print(found, ledger_line(desk))  # noqa: T201
+        assert (found["lost"], found["broken_promises"]) == (0, 0)
+        assert found["succeeded"] == found["jobs"]
 
 
 def _succeeded(desk: RealDesk, count: int) -> bool:
