@@ -12,7 +12,7 @@ from studio import catalogues
 
 _MARKS = re.compile(r"%\(\w+\)[a-z]|%[sd]|\{\w*\}|</?\w+[^>]*>")
 # The same in every language: names, and words that are taken over.
-_NAMES = re.compile(r"[A-Z][\w.]*( [A-Z][\w.]*)*|[\W\d]*")
+_NAMES = re.compile(r"id|[A-Z][\w.]*( [A-Z][\w.]*)*|[\W\d]*")
 
 
 @pytest.fixture(scope="module")
