@@ -81,7 +81,9 @@ def _desk_rate(server: OwnServer, folder: Path, sampling_s: float) -> float:
         time.sleep(sampling_s)
         states, took = desk.states(), time.monotonic() - begin
         assert states.get("pending", 0) > 0, "the jobs ran out"
-        assert not desk.wrong()
+        summary = desk.sandbox.summary()
+        assert not summary["charged_twice"]
+        assert not summary["posted_twice"]
         return (states["succeeded"] - before) / took
 
 
