@@ -244,6 +244,12 @@ class Transport:
         """
         secrets = tuple(account_headers.values())
         retries = min(retries, 2) if call.method.upper() == "GET" else 0
+        if not retries:
+            try:
+                async with _deadline(deadline_s):
+                    return await self._read_once(call, account_headers, secrets)
+            except TimeoutError:
+                return _too_late(deadline_s)
         last: list[Answer | NoAnswer] = []
 
         async def once() -> Answer | NoAnswer:
@@ -261,11 +267,7 @@ class Transport:
                 got: Answer | NoAnswer = await repeat(once)
                 return got
         except TimeoutError:
-            return NoAnswer(
-                sent=True,
-                reason=f"no complete answer within {deadline_s:g} s",
-                ours=deadline_s < PATIENT_S,
-            )
+            return _too_late(deadline_s)
 
     async def _read_once(
         self, call: Call, account_headers: Mapping[str, str], secrets: Collection[str]
@@ -424,6 +426,12 @@ async def _deadline(seconds: float) -> AsyncIterator[None]:
 
 def _fenced(sending: Sending) -> Answer | NoAnswer:
     return sending.so_far("fenced: too late to send", ours=True)
+
+
+def _too_late(deadline_s: float) -> NoAnswer:
+    """Of a read."""
+    reason = f"no complete answer within {deadline_s:g} s"
+    return NoAnswer(sent=True, reason=reason, ours=deadline_s < PATIENT_S)
 
 
 def _origin(url: str) -> tuple[str, str]:

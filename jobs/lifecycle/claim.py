@@ -23,6 +23,7 @@ from jobs.querysets import COSTLY
 from jobs.rooms import rooms
 from jobs.rules import Limits
 from jobs.states import JobState
+from providers.models import Account, Target
 
 ADMISSION_LOCK = 0x6465736B  # "desk"
 SHARE_READ = 4  # of each tenant's even share of the places, so many times are read at first
@@ -340,7 +341,7 @@ DUE_COLUMNS = {
 
 
 # Long columns that no stage reads.
-_NOT_FOR_STAGES = ("evidence", "candidates", "job__prompt", "job__original_prompt", "job__params", "target__capabilities")  # fmt: skip
+_NOT_FOR_STAGES = ("evidence", "candidates", "job__prompt", "job__original_prompt", "job__params")  # fmt: skip
 
 
 def claim_due(
@@ -358,12 +359,14 @@ def claim_due(
         due_at = dict(cursor.fetchall())
     if not due_at:
         return []
-    tasks = (
-        ProviderTask.objects.filter(pk__in=due_at)
-        .select_related("target", "account", "job")
-        .defer(*_NOT_FOR_STAGES)
+    tasks = list(
+        ProviderTask.objects.filter(pk__in=due_at).select_related("job").defer(*_NOT_FOR_STAGES)
     )
+    # A handful of rows that hundreds of tasks share.
+    targets = Target.objects.defer("capabilities").in_bulk({task.target_id for task in tasks})
+    accounts = Account.objects.in_bulk({task.account_id for task in tasks})
     for task in tasks:
+        task.target, task.account = targets[task.target_id], accounts[task.account_id]
         setattr(task, column, due_at[task.pk])
         task.claimed_at = now
-    return list(tasks)
+    return tasks

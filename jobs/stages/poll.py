@@ -53,6 +53,7 @@ async def act(lane: LaneContext, task: ProviderTask) -> Fact:
         asked_at=task.claimed_at,
         at=await lane.now(),
         limits=lane.limits,
-        kept=facts.evidence(answer, secrets=secrets),
+        # Of what is still running nothing is kept.
+        kept={} if isinstance(read, Running) else facts.evidence(answer, secrets=secrets),
         plan=lane.plans.get(task.target_id),
     )
