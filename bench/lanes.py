@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def sandbox() -> dict[str, Any]:
     }
 
 
-def settings() -> dict[str, object]:
+def settings() -> dict[str, Any]:
     return {
         "WORKER_LANES": LANES_EACH * CLUSTERS,
         "WORKER_CONCURRENCY": 24,
@@ -177,9 +178,7 @@ def three_clusters(desk: RealDesk, *, jobs: int) -> dict[str, Any]:
     clusters = [_start(desk, number) for number in range(CLUSTERS)]
     desk.create(jobs)
     for number, (how, share) in enumerate(((signal.SIGKILL, 1 / 3), (signal.SIGTERM, 2 / 3))):
-        until(
-            lambda share=share: desk.states().get("succeeded", 0) >= share * jobs, "progress", 240
-        )  # type: ignore[misc]
+        until(partial(_succeeded, desk, share * jobs), "progress", 240)
         cluster = clusters[number]
         (os.killpg if how is signal.SIGKILL else os.kill)(cluster.pid, how)
         cluster.wait(60)
@@ -207,6 +206,10 @@ def three_clusters(desk: RealDesk, *, jobs: int) -> dict[str, Any]:
         "lanes_that_sent": runs,
         "settled_after_s": round(time.monotonic() - begin, 1),
     }
+
+
+def _succeeded(desk: RealDesk, count: float) -> bool:
+    return desk.states().get("succeeded", 0) >= count
 
 
 def _start(desk: RealDesk, number: int, *, wait: bool = True) -> subprocess.Popen[bytes]:

@@ -38,6 +38,10 @@ class OwnServer:
         query = urlencode({"host": place["HOST"]})
         return f"postgres://{user or place['USER']}@:{place['PORT']}/{database}?{query}"
 
+    @property
+    def socket(self) -> Path:
+        return Path(self._place["HOST"], f".s.PGSQL.{self._place['PORT']}")
+
     def create(self, database: str) -> str:
         """A new database; its URL."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:

@@ -7,21 +7,32 @@ to E059 disks; W for what can be lived with.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  Django's own names
 from django.db import DatabaseError, connections
 from django.http.request import split_domain_port, validate_host
 
+from jobs.bell import direct_parameters
 from providers import registry
 
 # Between the end of the longest call and the queue's timeout: recording, freeing the slot, closing connections.
 MARGIN_S = 5
+# A frozen process must not hold the admission lock or a row for long; its statements fail, and the next lane goes on.
+LANE_TIMEOUTS = {
+    "lock_timeout": "10s",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "15s",
+}
+# A notification within one server takes milliseconds.
+_HEARD_WITHIN_S = 5.0
 # File systems that are empty after a restart: of the machine, or (overlay) of the container.
 _FORGETFUL = {"tmpfs", "ramfs", "overlay"}
 
@@ -146,10 +157,13 @@ def commits_reach_the_disk(
             cursor.execute("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
             synchronous_commit, fsync = cursor.fetchone()
     except DatabaseError as error:
+        pooler = "startup parameter" in str(error)
         return [
             Error(
                 f"DATABASE_URL: no answer from the server: {error}",
-                hint="Start it, or correct the URL.",
+                hint="That is a pooler: name the server itself in DATABASE_DIRECT_URL."
+                if pooler
+                else "Start it, or correct the URL.",
                 id="desk.E022",
             )
         ]
@@ -158,7 +172,9 @@ def commits_reach_the_disk(
             Error(
                 f"synchronous_commit is {synchronous_commit!r} for our connections: a crash of the server would forget that"
                 " something was sent and paid for.",
-                hint="Our connections ask for 'on' (DATABASES OPTIONS); remove what overrides it, such as a pooler's setting.",
+                hint=_alter({"synchronous_commit": "on"})
+                if settings.DATABASE_DIRECT_URL
+                else "Our connections ask for 'on' (DATABASES OPTIONS); remove what overrides it, such as a pooler's setting.",
                 id="desk.E020",
             )
         )
@@ -173,6 +189,92 @@ def commits_reach_the_disk(
             )
         )
     return found
+
+
+@register(Tags.database)
+def bells_are_heard(
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """A pooler in transaction mode keeps no session that could listen, and takes none of our options."""
+    if "default" not in (databases or ()):
+        return []
+    try:
+        if not settings.DATABASE_DIRECT_URL:
+            return _no_pooler()
+        heard = _heard()
+    except (DatabaseError, psycopg.Error) as error:
+        return (
+            []
+            if not settings.DATABASE_DIRECT_URL
+            else [_deaf(f"no answer from the server: {error}")]
+        )
+    return [] if heard else [_deaf("it does not hear what is notified through DATABASE_URL.")]
+
+
+def _deaf(problem: str) -> CheckMessage:
+    return Error(
+        f"DATABASE_DIRECT_URL: {problem}",
+        hint="Name the server behind the pooler itself, and the same database; or empty it where DATABASE_URL leads to no pooler.",
+        id="desk.E024",
+    )
+
+
+def _no_pooler() -> list[CheckMessage]:
+    """By the number of the server's process: a pooler tells another one than the process that answers."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        answers = cursor.fetchone()[0]
+    told = connections["default"].connection.info.backend_pid
+    if told == answers:
+        return []
+    return [
+        Warning(
+            "DATABASE_URL leads to a pooler: nobody hears that there is work, so it waits for up to a minute and a half.",
+            hint="Name the server itself in DATABASE_DIRECT_URL.",
+            id="desk.W023",
+        )
+    ]
+
+
+def _heard() -> bool:
+    channel = f"desk_check_{uuid.uuid4().hex}"
+    with psycopg.connect(**direct_parameters(), autocommit=True) as listening:
+        listening.execute(f'LISTEN "{channel}"')
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, '')", [channel])
+        return any(True for _one in listening.notifies(timeout=_HEARD_WITHIN_S, stop_after=1))
+
+
+def transactions_end() -> list[CheckMessage]:
+    """Whether what LANE_TIMEOUTS names really holds for this process's connections. For `qcluster` alone."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(
+            "SELECT name, setting::bigint FROM pg_settings WHERE name = ANY(%s)",
+            [list(LANE_TIMEOUTS)],
+        )
+        endless = {name: LANE_TIMEOUTS[name] for name, setting in cursor.fetchall() if setting == 0}
+    if not endless:
+        return []
+    return [
+        Error(
+            f"{', '.join(endless)}: none for our connections. A frozen worker would hold up all others.",
+            hint=_alter(endless)
+            if settings.DATABASE_DIRECT_URL
+            else "Remove what overrides our connections' options.",
+            id="desk.E025",
+        )
+    ]
+
+
+def _alter(wanted: Mapping[str, str]) -> str:
+    """What gives a role what a pooler does not pass on. It holds for new connections of the pooler to the server."""
+    database = connections["default"].settings_dict
+    user, name = database.get("USER") or "…", database.get("NAME") or "…"
+    said = " ".join(
+        f'ALTER ROLE "{user}" IN DATABASE "{name}" SET {key} = \'{value}\';'
+        for key, value in wanted.items()
+    )
+    return f"{said} Then have the pooler reconnect."
 
 
 @register()

@@ -29,6 +29,7 @@ from django.db import (
     close_old_connections,
     connection,
     connections,
+    transaction,
 )
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
@@ -191,8 +192,9 @@ class _Reader:
         # What fails comes last, so that it holds up nothing else.
         for subject, manners in sorted(asked, key=lambda one: one[0].key in self._failing):
             try:
-                _limit()
-                found[subject.key] = _told(subject, manners)
+                with transaction.atomic():
+                    _limit()
+                    found[subject.key] = _told(subject, manners)
                 self._failing.discard(subject.key)
             except Exception as error:  # noqa: BLE001  whatever broke, the others are read
                 if subject.key not in self._failing:
@@ -205,9 +207,9 @@ class _Reader:
 
 
 def _limit() -> None:
-    """A slow statement ends, so that the thread does not hang on it."""
+    """A slow statement of this transaction ends, so that the thread does not hang on it."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+        cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
 
 
 def message(told: Mapping[str, Any]) -> bytes:

@@ -160,13 +160,20 @@ def _database() -> dict[str, Any]:
     )
 
 
+# LISTEN needs a session of its own; behind a pooler in transaction mode this names the server itself. That it is set says
+# that DATABASE_URL leads to a pooler (docs/scale.md).
+DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
+_pooled = bool(DATABASE_DIRECT_URL)
+
+
 def _connection_options(given: dict[str, Any]) -> dict[str, Any]:
-    """A commit is on the disk before we act on it, whatever the server's default; a server that is gone is noticed."""
-    return {
-        "connect_timeout": 10,
-        **given,
-        "options": f"{given.get('options', '')} -c synchronous_commit=on".strip(),
-    }
+    """A commit is on the disk before we act on it, whatever the server's default; a server that is gone is noticed.
+
+    A pooler takes no options of a session: there the role has them, and jobs/checks.py looks whether it does.
+    """
+    options = "" if _pooled else "-c synchronous_commit=on"
+    asked = f"{given.get('options', '')} {options}".strip()
+    return {"connect_timeout": 10, **given, **({"options": asked} if asked else {})}
 
 
 _found_database = _database()
@@ -178,10 +185,10 @@ DATABASES = {
         # With 0 the queue reconnects at each poll: measured 8 times slower.
         "CONN_MAX_AGE": 600,
         "CONN_HEALTH_CHECKS": True,
+        # A cursor that outlives its statement is another session's at the next one.
+        "DISABLE_SERVER_SIDE_CURSORS": _pooled,
     }
 }
-# LISTEN needs a session of its own; behind a pooler in transaction mode name the server itself here.
-DATABASE_DIRECT_URL = env.str("DATABASE_DIRECT_URL", default="")
 
 # --- provider and model (the names of the studio's ADR) ---------------------------------------------------------------
 

@@ -13,12 +13,9 @@ from django.utils.translation import gettext as _
 from django_q.models import Schedule
 
 from jobs import bell, lanes, tasks
+from jobs.checks import LANE_TIMEOUTS, transactions_end
 from jobs.cluster import LaneCluster
 
-# A frozen process must not hold the admission lock or a row for long; its statements fail, and the next lane goes on.
-_TIMEOUTS = (
-    "-c lock_timeout=10s -c statement_timeout=30s -c idle_in_transaction_session_timeout=15s"
-)
 MINUTE_RING = f"{tasks.ring_each_minute.__module__}.{tasks.ring_each_minute.__name__}"
 
 
@@ -46,6 +43,8 @@ class Command(BaseCommand):
     def _check_database(self) -> None:
         """What only the running server can tell; `manage.py check` leaves the database out."""
         found = checks.run_checks(tags=[checks.Tags.database], databases=["default"])
+        if not any(message.is_serious() for message in found):
+            found += transactions_end()
         for message in found:
             self.stderr.write(str(message))
         if any(message.is_serious() for message in found):
@@ -60,9 +59,12 @@ class Command(BaseCommand):
 
 
 def _bound_transactions() -> None:
-    """For this process and its workers; web and commands may take longer."""
+    """For this process and its workers; web and commands may take longer. Behind a pooler the role must have them."""
+    if settings.DATABASE_DIRECT_URL:
+        return
     options = connections["default"].settings_dict["OPTIONS"]
-    options["options"] = f"{options.get('options', '')} {_TIMEOUTS}".strip()
+    timeouts = " ".join(f"-c {name}={value}" for name, value in LANE_TIMEOUTS.items())
+    options["options"] = f"{options.get('options', '')} {timeouts}".strip()
     connections.close_all()
 
 
