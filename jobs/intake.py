@@ -264,8 +264,7 @@ def take_photo(source: Path | str | IO[bytes], *, line: int | None = None) -> Ta
         key = f"{stem}.{seen.extension}"
         thumb_key = stem + results.THUMBNAIL_SUFFIX
         if not results.settle(temporary, key, digest):
-            # A damaged disk: the name tells what the bytes must be.
-            temporary.replace(results.path_of(key))
+            results.put_again(temporary, key, digest)
         results.put_thumbnail(thumbnail, thumb_key)
     except InputError as error:
         if line is None:

@@ -1,9 +1,14 @@
-"""The bytes of results and photos: checking, naming, keeping. No rows here, only files below MEDIA_ROOT.
+"""The bytes of results and photos: checking, naming, keeping, reading. No rows here, only files: below MEDIA_ROOT, or in the
+bucket that MEDIA_STORAGE names (jobs/buckets.py).
 
 A file is written under a temporary name in the same file system, checked, flushed to the disk, and linked to its final key,
 which depends on the task and the index alone: the same key holds the same bytes, however often it is fetched, by however many
 lanes at once, and whenever one of them is killed. OSError passes through everywhere: a full or read-only disk is our fault,
 and the caller tries again.
+
+With a bucket, a file is checked and flushed below MEDIA_ROOT all the same and then uploaded under the same key, as a whole; what
+is under way (downloads, bytes that came inside an answer) never leaves this machine. Files that were kept below MEDIA_ROOT
+before go on being read there.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +29,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 
+from jobs.buckets import Bucket, bucket
 from jobs.decoder import Flaw, Picture
 from jobs.formats import Format, describe, excerpt
 from jobs.pictures import PictureProcess
@@ -33,6 +40,9 @@ THUMBNAIL_SUFFIX = ".thumb.webp"
 LEFTOVER_AGE_S = 24 * 3600.0
 _INCOMING = ".incoming"
 _INLINE = "inline"
+_CACHE = ".cache"
+_IN_BUCKET = ("results/", "photos/")
+_CHUNK = 256 * 1024
 _EXTENSIONS = (*(form.extension for form in Format), "txt")
 
 
@@ -180,8 +190,8 @@ def _store(temporary: Path, thumbnail: Path | None, stem: str, seen: Picture | N
     digest = flush_and_hash(temporary)
     size = temporary.stat().st_size
     key, beside = f"{stem}.{extension}", False
-    others = [f"{stem}.{other}" for other in _EXTENSIONS if other != extension]
-    if any(path_of(other).exists() for other in others) or not settle(temporary, key, digest):
+    others = {f"{stem}.{other}" for other in _EXTENSIONS if other != extension}
+    if _there(stem, others) or not settle(temporary, key, digest):
         stem, beside = f"{stem}-{digest[:16]}", True
         key = f"{stem}.{extension}"
         if not settle(temporary, key, digest):
@@ -205,10 +215,25 @@ def _store(temporary: Path, thumbnail: Path | None, stem: str, seen: Picture | N
 # --- the moves --------------------------------------------------------------------------------------------------------
 
 
+def _bucket_of(key: str) -> Bucket | None:
+    return bucket() if key.startswith(_IN_BUCKET) else None
+
+
+def _there(stem: str, keys: set[str]) -> bool:
+    """Whether one of the keys, which all begin with `stem`, holds a file."""
+    if any(path_of(key).exists() for key in keys):
+        return True
+    kept = _bucket_of(stem)
+    return kept is not None and bool(keys & kept.names(f"{stem}."))
+
+
 def settle(temporary: Path, key: str, digest: str) -> bool:
-    """Give a flushed file its key, on the disk for good. False: the key holds other bytes, which stay. The temporary name
-    remains; the caller removes it."""
+    """Give a flushed file its key, on the disk (or in the bucket) for good. False: the key holds other bytes, which stay. The
+    temporary name remains; the caller removes it."""
     target = path_of(key)
+    kept = _bucket_of(key)
+    if kept is not None and not target.exists():
+        return kept.put_new(temporary, key, digest)
     _make_folder(target.parent)
     try:
         os.link(temporary, target)  # atomic, and never over an existing file
@@ -228,9 +253,22 @@ def settle(temporary: Path, key: str, digest: str) -> bool:
     return True
 
 
+def put_again(path: Path, key: str, digest: str) -> None:
+    """In the place of what the key holds, which is damaged: its name tells what the bytes must be."""
+    kept = _bucket_of(key)
+    if kept is not None and not path_of(key).exists():
+        kept.put(path, key, digest)
+    else:
+        path.replace(path_of(key))
+
+
 def put_thumbnail(thumbnail: Path, key: str) -> None:
     """Thumbnails follow from the picture, so a second one replaces the first."""
     _flush(thumbnail)
+    kept = _bucket_of(key)
+    if kept is not None:
+        kept.put(thumbnail, key, hash_of(thumbnail))
+        return
     target = path_of(key)
     _make_folder(target.parent)
     thumbnail.replace(target)
@@ -252,14 +290,96 @@ def hash_of(path: Path) -> str:
 def remove(key: str) -> None:
     """Nothing where it is gone already."""
     path_of(key).unlink(missing_ok=True)
+    kept = _bucket_of(key)
+    if kept is not None:
+        kept.remove(key)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A kept file to be read once, from its beginning. `chunks` may wait, and raise OSError."""
+
+    size: int
+    chunks: Iterator[bytes]
+
+
+def opened(key: str) -> Opened:
+    """FileNotFoundError for a key that holds nothing; ValueError for one that leads elsewhere, also by a symbolic link."""
+    path, root = path_of(key), Path(settings.MEDIA_ROOT).resolve()
+    kept = _bucket_of(key)
+    if kept is not None and not path.exists():
+        size = kept.size(key)
+        if size is None:
+            raise FileNotFoundError(key)
+        return Opened(size, kept.chunks(key))
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError
+        raise FileNotFoundError(key) from error
+    if not real.is_relative_to(root):
+        raise ValueError(f"not below the storage: {key!r}")
+    if not real.is_file():
+        raise FileNotFoundError(key)
+    return Opened(real.stat().st_size, _local_chunks(real))
+
+
+def _local_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while part := file.read(_CHUNK):
+            yield part
+
+
+def where(key: str) -> str:
+    """For people: the file's path, or the object's name."""
+    kept = _bucket_of(key)
+    if kept is not None and not path_of(key).exists():
+        return f"s3://{kept.bucket}/{kept.name(key)}"
+    return str(path_of(key))
+
+
+def photo_path(key: str) -> Path:
+    """Where an input photo can be read as a file, once `at_hand` was asked for it."""
+    path = path_of(key)
+    return (
+        path if _bucket_of(key) is None or path.exists() else Path(settings.MEDIA_ROOT, _CACHE, key)
+    )
+
+
+def at_hand(path: Path) -> None:
+    """Bring a photo of `photo_path` here, where it lies in the bucket. It waits for the network."""
+    cache = Path(settings.MEDIA_ROOT, _CACHE)
+    kept = bucket()
+    if kept is None or not path.is_relative_to(cache) or path.exists():
+        return
+    temporary = new_temporary()
+    try:
+        with temporary.open("wb") as file:
+            for part in kept.chunks(path.relative_to(cache).as_posix()):
+                file.write(part)
+        _make_folder(path.parent)
+        temporary.rename(path)
+    finally:
+        _remove(temporary)
 
 
 def sweep(*, now_s: float | None = None, age_s: float = LEFTOVER_AGE_S) -> int:
     """Remove temporary files that killed processes left behind; the number removed. `now_s` is in seconds since 1970."""
     before = (time.time() if now_s is None else now_s) - age_s
+    folders = [Path(settings.MEDIA_ROOT, _INCOMING)]
+    # Photos that were brought here for a send.
+    folders += [
+        folder for folder in Path(settings.MEDIA_ROOT, _CACHE).glob("*/*") if folder.is_dir()
+    ]
+    return sum(_swept(folder, before) for folder in folders)
+
+
+def _swept(folder: Path, before: float) -> int:
     removed = 0
     with suppress(FileNotFoundError):
-        for entry in os.scandir(Path(settings.MEDIA_ROOT, _INCOMING)):
+        for entry in os.scandir(folder):
             with suppress(FileNotFoundError):
                 if (
                     entry.is_file(follow_symlinks=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
-from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import (
-    FileResponse,
     Http404,
     HttpRequest,
     HttpResponseBase,
@@ -37,22 +35,19 @@ def serve(
 ) -> HttpResponseBase:
     """Files never change under their key, so browsers may keep them, privately. 404 for a key that leads elsewhere, also
     by a symbolic link."""
-    root = Path(settings.MEDIA_ROOT).resolve()
     try:
-        path = results.path_of(key).resolve(strict=True)
-    except (ValueError, OSError):
+        file = results.opened(key)
+    except (ValueError, FileNotFoundError):
         raise Http404 from None
-    if not path.is_relative_to(root) or not path.is_file():
-        raise Http404
     tag = quote_etag(etag)
     response: HttpResponseBase
     if tag in parse_etags(request.headers.get("If-None-Match", "")):
         response = HttpResponseNotModified()
     else:
         inline = media_type in _SHOWN and "download" not in request.GET
-        response = _body(request, path)
+        response = _body(request, file)
         response.headers["Content-Type"] = media_type
-        response.headers["Content-Length"] = str(path.stat().st_size)
+        response.headers["Content-Length"] = str(file.size)
         response.headers["Content-Disposition"] = (
             content_disposition_header(not inline, name) or "attachment"
         )
@@ -63,17 +58,15 @@ def serve(
     return response
 
 
-def _body(request: HttpRequest, path: Path) -> HttpResponseBase:
+def _body(request: HttpRequest, file: results.Opened) -> HttpResponseBase:
     """Under ASGI an asynchronous stream: a synchronous one would be read into memory as a whole."""
-    if isinstance(request, ASGIRequest):
-        return StreamingHttpResponse(_chunks(path))
-    return FileResponse(path.open("rb"))
+    return StreamingHttpResponse(_chunks(file) if isinstance(request, ASGIRequest) else file.chunks)
 
 
-async def _chunks(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
+async def _chunks(file: results.Opened) -> AsyncIterator[bytes]:
     try:
-        while part := await asyncio.to_thread(file.read, _CHUNK):
+        while (part := await asyncio.to_thread(next, file.chunks, None)) is not None:
             yield part
     finally:
-        await asyncio.to_thread(file.close)
+        if isinstance(file.chunks, Generator):
+            await asyncio.to_thread(file.chunks.close)

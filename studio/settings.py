@@ -12,6 +12,7 @@ import sys
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import django_stubs_ext
 import environ
@@ -505,6 +506,33 @@ Q_CLUSTER: dict[str, Any] = {
 
 MEDIA_ROOT = Path(env.str("MEDIA_ROOT", default="") or VAR_DIR / "media")
 MEDIA_URL = "/media/"
+
+
+def _media_storage() -> dict[str, str] | None:
+    """`s3://bucket/prefix?endpoint=https://s3.example&region=…&addressing=path`; credentials as boto3 reads them."""
+    url = env.str("MEDIA_STORAGE", default="").strip()
+    if not url:
+        return None
+    parts = urlsplit(url)
+    more = dict(parse_qsl(parts.query, keep_blank_values=True))
+    prefix = parts.path.strip("/")
+    known = {"endpoint", "region", "addressing"}
+    if (
+        parts.scheme != "s3" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc) or parts.fragment
+        or ".." in prefix.split("/") or set(more) - known or more.get("addressing", "path") not in {"path", "virtual"}
+        or not re.fullmatch(r"(https?://[^\s/?#@]+/?)?", more.get("endpoint", ""))
+    ):  # fmt: skip
+        # Not repeated: somebody may have put a key into it.
+        raise _stop(
+            "MEDIA_STORAGE", "is no address of a bucket.",
+            "Write s3://bucket/prefix?endpoint=https://s3.example, without credentials: AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY have those.",
+        )  # fmt: skip
+    return {"bucket": parts.netloc, "prefix": prefix, **more}
+
+
+# Where results and photos are kept, else below MEDIA_ROOT, which keeps what is under way in any case.
+MEDIA_STORAGE = _media_storage()
 # Facts wait here while the database is away: must outlive the machine's restart.
 SPOOL_DIR = Path(env.str("SPOOL_DIR", default="") or VAR_DIR / "spool")
 # Tokens of providers that open by one: for this host's processes only, nobody else may read them.

@@ -306,7 +306,7 @@ import asyncio, os, sys
 os.environ["DJANGO_SETTINGS_MODULE"] = ""
 from pathlib import Path
 from django.conf import settings
-settings.configure(MEDIA_ROOT=sys.argv[1])
+settings.configure(MEDIA_ROOT=sys.argv[1], MEDIA_STORAGE=None)
 from jobs import results
 from jobs.pictures import PictureProcess
 from providers.contract import Kind

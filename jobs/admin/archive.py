@@ -21,7 +21,6 @@ from jobs.clock import clock
 if TYPE_CHECKING:
     from jobs.admin.gallery import Tile
 
-_CHUNK = 256 * 1024
 _NAME_LENGTH = 80
 _HEAD = (
     "file",
@@ -67,9 +66,7 @@ def _parts(tiles: Sequence[Tile]) -> Iterator[bytes]:
 
 def _bytes(tile: Tile, troubles: dict[int, str]) -> Iterator[bytes]:
     try:
-        with results.path_of(tile.result.key).open("rb") as file:
-            while part := file.read(_CHUNK):
-                yield part
+        yield from results.opened(tile.result.key).chunks
     except (OSError, ValueError):
         troubles[tile.result.pk] = _("The file could not be read.")
 

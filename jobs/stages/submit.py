@@ -148,7 +148,7 @@ def _request(intent: Intent, job: Job, lane: LaneContext) -> Request:
         prompt=job.prompt,
         params=job.params,
         photos=[
-            Photo(path=results.path_of(p.key), media_type=p.media_type) for p in job.photos.all()
+            Photo(path=results.photo_path(p.key), media_type=p.media_type) for p in job.photos.all()
         ],
         max_price=ceiling if ceiling > 0 else None,
         webhook_url=webhook_address.of(intent.target.provider, intent.task_id),
@@ -161,6 +161,8 @@ class NotBuiltError(Exception):
 
 def _build(adapter: Adapter, account: Account, request: Request) -> Call:
     try:
+        for photo in request.photos:
+            results.at_hand(photo.path)
         return adapter.submit(account, request)
     except FileNotFoundError as error:
         raise NotBuiltError(f"a file of the job is gone: {error}") from error

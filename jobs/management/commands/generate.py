@@ -288,7 +288,7 @@ def _plain(job: Job) -> dict[str, Any]:
         "state": job.state,
         "reference": job.reference,
         "target": job.target.name,
-        "file": str(results.path_of(job.delivered.key))
+        "file": results.where(job.delivered.key)
         if job.delivered and job.delivered.key
         else "",
         "reason": job.reason_text or job.reason,

@@ -125,7 +125,7 @@ class Command(BaseCommand):
             job, blocking, phases.why_waiting([job], now).get(job.pk), now
         ) | {
             "prompt": job.prompt,
-            "file": str(results.path_of(job.delivered.key))
+            "file": results.where(job.delivered.key)
             if job.delivered and job.delivered.key
             else "",
             "sends": [_send(task) for task in tasks],
@@ -347,7 +347,7 @@ def _result(result: Result, job: Job) -> dict[str, Any]:
         "id": result.pk,
         "send": str(result.task_id) if result.task_id else None,
         "delivered": result.pk == job.delivered_id,
-        "file": str(results.path_of(result.key)) if result.key else "",
+        "file": results.where(result.key) if result.key else "",
     }
 
 
