@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs import budgets, spending
 from jobs.clock import clock
 from jobs.lifecycle import batches, decisions, staff
+from jobs.lifecycle import decide as decide_module
 from jobs.lifecycle.claim import claim_sends
 from jobs.lifecycle.decide import decide
 from jobs.lifecycle.record import Fact, FileFact, record
@@ -638,3 +641,15 @@ def test_choosing_a_result_sends_nothing_more_and_keeps_watching(
     intent = factories.task(waiting, now, armed=False)
     deliver(waiting, factories.result(waiting, now, deliver=False), person, now)
     assert known(intent).state == "unsent"
+
+
+def test_many_jobs_of_every_kind_are_read_in_a_few_queries(now: datetime) -> None:
+    """No column is asked for afterwards, job by job."""
+    rows = factories.everything(now)
+    jobs = list(
+        Job.objects.only(*decide_module._OF_JOB).filter(pk__in=[job.pk for job in rows.values()])
+    )
+    with CaptureQueriesContext(connection) as asked:
+        views = decide_module.load(jobs, now=now)
+    assert len(views) == len(jobs) > 5
+    assert len(asked) <= 8

@@ -27,8 +27,17 @@ logger = logging.getLogger(__name__)
 CASE_DUE_S = 24 * 3600.0
 BLOCKING_CASE_DUE_S = 4 * 3600.0
 _FAR = datetime.max.replace(tzinfo=UTC)
-# Columns of a task that no decision reads, and that are long.
-_FOR_PEOPLE = ("evidence", "provider_links", "candidates")
+# What a decision reads of a task and of its job; the other columns are many, and some long.
+_OF_TASK = (
+    "job", "account", "target", "state", "charge", "cost", "created_at", "estimated_cost", "currency", "blocks_send",
+    "released_by", "undecided_since", "refusal_class", "failure_class", "failure_text", "wait_s", "ours", "target_stops",
+    "unsent_reason", "absent_at", "files", "result_text", "receipts_end_at", "next_receipt_at", "fetch_failures",
+    "fetch_trouble", "missing_since", "watch_until", "lost_at", "host", "deaths", "send_not_after", "call_deadline_s",
+    "absent_seen_at",
+)  # fmt: skip
+_OF_JOB = (
+    "state", "kind", "route", "target", "attempts_since", "decided_at", "decided_by", "edited_at",
+)  # fmt: skip
 
 
 def decide(*, job_ids: Iterable[int], rules: Rules, now: datetime, rng: random.Random) -> None:
@@ -79,6 +88,7 @@ def _decide(ids: Sequence[int], *, rules: Rules, now: datetime, rng: random.Rand
     with transaction.atomic():
         jobs = list(
             Job.objects.filter(pk__in=ids)
+            .only(*_OF_JOB)
             .order_by("pk")
             .select_for_update(skip_locked=True, no_key=True, of=("self",))
         )
@@ -277,7 +287,7 @@ def load(jobs: Sequence[Job], *, now: datetime) -> dict[int, JobView]:
     known = {account.pk: account for account in Account.objects.order_by("pk")}
     tasks: dict[int, list[ProviderTask]] = defaultdict(list)
     for task in (
-        ProviderTask.objects.filter(job_id__in=ids).defer(*_FOR_PEOPLE).order_by("created_at", "id")
+        ProviderTask.objects.filter(job_id__in=ids).only(*_OF_TASK).order_by("created_at", "id")
     ):
         task.account = known.get(task.account_id) or task.account  # another may be new
         tasks[task.job_id].append(task)

@@ -121,6 +121,8 @@ def _columns() -> str:
     return ", ".join(parts)
 
 
+_IN_ROW = tuple(item.name for item in fields(Fact) if item.name not in _NOT_COLUMNS)
+
 # Text columns are not null in the table, so "not learned yet" is the empty text there.
 _RECORD = f"""
 UPDATE jobs_providertask t SET
@@ -313,7 +315,8 @@ def _write_round(facts: dict[UUID, Fact]) -> set[int]:
 
 
 def _row(fact: Fact) -> dict[str, Any]:
-    row = {name: value for name, value in asdict(fact).items() if name not in _NOT_COLUMNS}
+    # What is not there is null.
+    row = {name: value for name in _IN_ROW if (value := getattr(fact, name)) is not None}
     row["failure_key"] = failures.told(
         failure_class=fact.failure_class,
         failure_text=fact.failure_text,
