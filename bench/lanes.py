@@ -2,7 +2,8 @@
 
 `python -m bench.lanes [--json] [--quick]`. Each desk has a database and a sandbox of its own:
 
-1. An instant provider; a desk with one lane and a desk with two take turns at the same number of jobs. CPU seconds a job of
+1. An instant provider; a desk with one lane and a desk with two take turns at the same number of jobs. What the database used for
+   it is printed: CPU of its processes, commits, WAL, and connections of one cluster. CPU seconds a job of
    the lanes' processes (their idle time left out, as in bench.throughput), medians of several rounds. Jobs a second are
    printed beside it; with six cores or more they are judged too, with fewer the lanes share them with everything else.
 2. Three clusters with two lanes each, every one with a host name and a spool of its own where the kernel allows it, on one
@@ -27,11 +28,12 @@ from typing import Any
 from bench import report
 from bench.desk import RealDesk, desk_on, until
 from bench.postgres import OwnServer, own_server
-from bench.processes import cpu_s
+from bench.processes import children, cpu_s
 
 TIMES_CPU, TIMES_RATE, CORES_FOR_RATE = 1.15, 1.6, 6
 PICTURE_BYTES = 64_000
 CONCURRENCY, POLL_S = 100, 0.5
+WARM_UP, IDLE_S = 100, 3.0  # CPU is told in hundredths of a second
 CLUSTERS, LANES_EACH = 3, 2
 FAULTS = {
     "reset_after_accept": 0.02,
@@ -52,13 +54,13 @@ os.execv(sys.executable, [sys.executable, "manage.py", "qcluster"])
 
 
 def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    jobs, rounds, many = (150, 2, 90) if quick else (500, 5, 600)
+    jobs, rounds, many = (300, 3, 60) if quick else (500, 5, 600)
     with (
         tempfile.TemporaryDirectory(prefix="lanes-") as place,
         own_server(Path(place, "postgres")) as server,
     ):
         folder = Path(place)
-        cpu_ms, rates = _in_turns(server, folder, jobs, rounds)
+        cpu_ms, rates, database = _in_turns(server, folder, jobs, rounds)
         with desk_on(
             server.create("three"), _folder(folder, "three"), sandbox=sandbox(), **settings()
         ) as desk:
@@ -72,6 +74,7 @@ def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
         **{f"jobs_per_s_{lanes}": [round(one, 1) for one in rates[lanes]] for lanes in rates},
         "rate_times": round(times_rate, 2),
         "rate_judged": judged,
+        **database,
         **{f"three_{name}": value for name, value in found.items()},
     }
     limits = {
@@ -95,9 +98,10 @@ def measure(quick: bool) -> tuple[dict[str, Any], dict[str, Any], bool]:
 
 def _in_turns(
     server: OwnServer, folder: Path, jobs: int, rounds: int
-) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+) -> tuple[dict[int, list[float]], dict[int, list[float]], dict[str, Any]]:
     cpu_ms: dict[int, list[float]] = {1: [], 2: []}
     rates: dict[int, list[float]] = {1: [], 2: []}
+    used: list[tuple[float, ...]] = []
     with ExitStack() as stack:
         desks = {}
         for lanes in cpu_ms:
@@ -116,14 +120,39 @@ def _in_turns(
             desks[lanes].create(40)
             desks[lanes].start_cluster()
             until(lambda desk=desks[lanes], n=lanes: len(desk.lanes()) == n, "its lanes", 90)  # type: ignore[misc]
-            _ended(desks[lanes], 40)
+            # All of them have worked once: what a first job costs a process is no job's cost.
+            desks[lanes].create(WARM_UP)
+            _ended(desks[lanes], 40 + WARM_UP)
         for number in range(rounds):
             # Each goes first as often as the other.
             for lanes in (1, 2) if number % 2 else (2, 1):
+                before = _database(server, desks[lanes])
                 spent_ms, rate = _round(desks[lanes], jobs)
                 cpu_ms[lanes].append(spent_ms)
                 rates[lanes].append(rate)
-    return cpu_ms, rates
+                after = _database(server, desks[lanes])
+                used.append(tuple((b - a) / jobs for a, b in zip(before, after, strict=True)))
+        connections = {lanes: _connections(desk) for lanes, desk in desks.items()}
+    names = ("database_cpu_ms_per_job", "database_commits_per_job", "database_wal_kb_per_job")
+    told = {
+        name: round(statistics.median(column), 1)
+        for name, column in zip(names, zip(*used, strict=True), strict=True)
+    }
+    return cpu_ms, rates, {**told, "connections": connections}
+
+
+def _database(server: OwnServer, desk: RealDesk) -> tuple[float, float, float]:
+    """What the server has used so far: CPU milliseconds of its processes, commits of this database, kilobytes of WAL. With
+    the making of the jobs, and what upkeep comes by."""
+    [[commits, wal]] = desk.ask(
+        "SELECT xact_commit, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') FROM pg_stat_database WHERE datname = current_database()"
+    )
+    return 1000 * _cpu(children(server.pid)), float(commits), float(wal) / 1024
+
+
+def _connections(desk: RealDesk) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    return int(desk.ask(query)[0][0])
 
 
 def _round(desk: RealDesk, jobs: int) -> tuple[float, float]:
@@ -132,8 +161,8 @@ def _round(desk: RealDesk, jobs: int) -> tuple[float, float]:
     desk.ask(_SHUT)
     desk.create(jobs)
     idle = _cpu(pids)
-    time.sleep(1)
-    idle_s = _cpu(pids) - idle
+    time.sleep(IDLE_S)
+    idle_s = (_cpu(pids) - idle) / IDLE_S
     begin, spent = time.monotonic(), _cpu(pids)
     desk.ask(_OPEN)
     _ended(desk, before + jobs)

@@ -41,6 +41,16 @@ def members(group: int) -> list[int]:
     return sorted(pid for pid in _all() if group_of(pid) == group)
 
 
+def children(parent: int) -> list[int]:
+    """Living processes that it has started."""
+    found = []
+    for pid in _all():
+        with contextlib.suppress(OSError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(pid)
+    return found
+
+
 def with_mark(mark: str) -> list[int]:
     """Living processes that have `mark` (NAME=value) in their environment."""
     found = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,16 @@ class Bucket:
     def digest(self, key: str) -> str | None:
         """The sha256 of what a key holds; None: it holds nothing."""
         head = self._head(key)
-        return None if head is None else str(head["Metadata"].get(_SHA256, ""))
+        if head is None:
+            return None
+        return str(head["Metadata"].get(_SHA256) or self._hash(key))
+
+    def _hash(self, key: str) -> str:
+        """Of an object that other means have put there."""
+        found = hashlib.sha256()
+        for part in self.chunks(key):
+            found.update(part)
+        return found.hexdigest()
 
     def size(self, key: str) -> int | None:
         head = self._head(key)

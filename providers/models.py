@@ -299,7 +299,9 @@ class QuotaWindow(models.Model):
         ROLLING = "rolling", _("rolling")
         FIXED = "fixed", _("at fixed times")
 
-    account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="windows")
+    account = models.ForeignKey(
+        Account, on_delete=models.CASCADE, related_name="windows", verbose_name=_("account")
+    )
     model = models.CharField(
         _("model"), max_length=160, blank=True, help_text=_("Empty: the whole account.")
     )
@@ -361,14 +363,17 @@ EPISODE_KINDS = (
 class ProviderEvent(models.Model):
     """Append-only timeline of an account, written in the transaction of the change."""
 
-    account = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="events")
-    model = models.CharField(max_length=160, blank=True)
+    account = models.ForeignKey(
+        Account, on_delete=models.CASCADE, related_name="events", verbose_name=_("account")
+    )
+    model = models.CharField(_("model"), max_length=160, blank=True)
     at = models.DateTimeField(_("at"))
     kind = models.CharField(_("what"), max_length=40)
     data = models.JSONField(default=dict, blank=True)
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
-    )
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+",
+        verbose_name=_("by"),
+    )  # fmt: skip
 
     class Meta:
         verbose_name = _("provider event")

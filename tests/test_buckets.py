@@ -143,6 +143,17 @@ def test_the_same_bytes_again_keep_their_key_and_others_stand_beside(
     assert jpeg.beside
 
 
+def test_what_other_means_have_put_there_is_compared_by_its_bytes(
+    client_s3: Any, settings: Settings, pictures: PictureProcess
+) -> None:
+    name = f"{settings.MEDIA_STORAGE['prefix']}/results/2026/11/x/0.png"
+    client_s3.put_object(Bucket=BUCKET, Key=name, Body=picture())
+    same, other = keep(picture(), pictures), keep(picture("blue"), pictures)
+    assert isinstance(same, Stored)
+    assert isinstance(other, Stored)
+    assert (same.beside, other.beside) == (False, True)
+
+
 @pytest.mark.usefixtures("client_s3")
 def test_of_two_uploads_at_once_one_wins_and_the_other_sees_whose_bytes_are_there(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -232,4 +232,4 @@ class JobEventAdmin(MachineAdmin):
 
     @admin.display(description=gettext_lazy("what"))
     def kind_cell(self, event: JobEvent) -> str:
-        return str(display.event_look(event.kind).word)
+        return str(display.event_look(event.kind, of_task=event.task_id is not None).word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
@@ -48,12 +49,18 @@ class DeskUserAdmin(LoggedAdmin, _UserAdmin):
 
     list_display = ("username", "first_name", "last_name", "roles_cell", "is_active", "last_login")
     list_filter = ("is_active", "groups")
-    filter_horizontal = ("groups", "user_permissions")
+    filter_horizontal = ("user_permissions",)
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name in _HELP:
             kwargs.setdefault("help_text", _HELP[db_field.name])
         return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def formfield_for_manytomany(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        """A handful of roles is ticked rather than moved from one list to another."""
+        if db_field.name == "groups":
+            kwargs["widget"] = forms.CheckboxSelectMultiple
+        return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).prefetch_related("groups")

@@ -103,7 +103,12 @@ class StandingDecision(models.Model):
             _("go to the next target after a failure that was or may be charged"),
         )
 
-    target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="standing_decisions")
+    target = models.ForeignKey(
+        Target,
+        on_delete=models.PROTECT,
+        related_name="standing_decisions",
+        verbose_name=_("target"),
+    )
     what = models.CharField(_("what"), max_length=20, choices=What.choices)
     reason = models.TextField(_("reason"))
     made_by = models.ForeignKey(

@@ -28,7 +28,9 @@ BY_PEOPLE = (
 class JobEvent(models.Model):
     """One step, written in the transaction of the change. `kind` is a constant, `data` its values."""
 
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="events")
+    job = models.ForeignKey(
+        Job, on_delete=models.PROTECT, related_name="events", verbose_name=_("job")
+    )
     task = models.ForeignKey(
         ProviderTask, on_delete=models.PROTECT, null=True, blank=True, related_name="events"
     )
@@ -36,8 +38,9 @@ class JobEvent(models.Model):
     kind = models.CharField(_("what"), max_length=40)
     data = models.JSONField(default=dict, blank=True)
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
-    )
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+",
+        verbose_name=_("by"),
+    )  # fmt: skip
 
     class Meta:
         verbose_name = _("job event")

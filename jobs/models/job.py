@@ -173,7 +173,9 @@ class Job(models.Model):
         MANUAL = JobState.MANUAL, _("needs a person")
         CANCELLED = JobState.CANCELLED, _("cancelled")
 
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs")
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="jobs", verbose_name=_("tenant")
+    )
     batch = models.ForeignKey(
         Batch, on_delete=models.PROTECT, null=True, blank=True, related_name="jobs"
     )

@@ -18,7 +18,7 @@ class Lane(models.Model):
     slot = models.PositiveSmallIntegerField(_("slot"), primary_key=True)
     run_id = models.UUIDField(null=True, blank=True, unique=True)
     host = models.CharField(_("host"), max_length=120, blank=True)
-    pid = models.PositiveIntegerField(null=True, blank=True)
+    pid = models.PositiveIntegerField(_("process"), null=True, blank=True)
     version = models.CharField(_("code version"), max_length=40, blank=True)
     started_at = models.DateTimeField(_("started"), null=True, blank=True)
     heartbeat_at = models.DateTimeField(_("heartbeat"), null=True, blank=True)

@@ -119,10 +119,18 @@ class ProviderTask(models.Model):
         WRITTEN_OFF = Charge.WRITTEN_OFF, _("written off")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="tasks")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
-    target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="tasks")
-    account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="tasks")
+    job = models.ForeignKey(
+        Job, on_delete=models.PROTECT, related_name="tasks", verbose_name=_("job")
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", verbose_name=_("tenant")
+    )
+    target = models.ForeignKey(
+        Target, on_delete=models.PROTECT, related_name="tasks", verbose_name=_("target")
+    )
+    account = models.ForeignKey(
+        Account, on_delete=models.PROTECT, related_name="tasks", verbose_name=_("account")
+    )
     estimated_cost = models.DecimalField(_("estimated cost"), max_digits=12, decimal_places=4)
     currency = models.CharField(max_length=3)
     # Who holds the row: the run that wrote the intent and may arm it.
@@ -221,7 +229,7 @@ class ProviderTask(models.Model):
         null=True, blank=True
     )  # the run that polls, fetches or looks right now
     deaths = models.PositiveSmallIntegerField(default=0)  # runs that died at it since it last moved
-    polls = models.PositiveIntegerField(default=0)
+    polls = models.PositiveIntegerField(_("polls"), default=0)
     poll_failures = models.PositiveIntegerField(default=0)  # in a row
     missing_since = models.DateTimeField(null=True, blank=True)
     last_poll_at = models.DateTimeField(null=True, blank=True)

@@ -3,16 +3,18 @@ read it, neighbours lie on each other, words stand there in another language. `w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from playwright.sync_api import Page
 
 # Names that are the same in all languages, and what stands in the place of a language's own name.
 NAMES = (
     "Polza", "Fal", "OpenRouter", "Openrouter", "GigaChat", "Gigachat", "English", "Inter", "CSV", "XLSX", "ZIP", "API", "HTTP",
-    "HTTPS", "URL", "JSON", "UTC", "GMT", "RUB", "USD", "EUR", "PNG", "JPEG", "WEBP", "Markdown",
+    "HTTPS", "URL", "JSON", "UTC", "GMT", "RUB", "USD", "EUR", "PNG", "JPEG", "WEBP", "GIF", "GET", "Markdown",
 )  # fmt: skip
 
 _WRONG = r"""
-([names, foreign]) => {
+([names, foreign, given]) => {
   const found = [];
   const say = (what, one, more) => found.push(`${what}: ${where(one)}${more ? ` “${more}”` : ""}`);
   const where = (one) => {
@@ -62,17 +64,20 @@ _WRONG = r"""
 
   // Words of another language.
   if (foreign) {
-    const given = "[lang=en], bdi, code, pre, kbd, .ltr, .mono, script, style, textarea, [dir=auto], time[dir], .prompt, [translate=no]";
+    const apart = "[lang=en], bdi, code, pre, kbd, .ltr, .mono, script, style, textarea, [dir=auto], time[dir], .prompt, [translate=no]";
     const known = new Set(names.map((name) => name.toLowerCase()));
-    const strange = (text) => (text.match(/[A-Za-z]{3,}/g) || []).some((word) => !known.has(word.toLowerCase()));
+    // Without what people and providers have written, ids, and names of settings.
+    const escaped = given.map((one) => one.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"));
+    const data = new RegExp([...escaped, "\\b[A-Z]+-\\d+\\b", "gen_\\w+", "\\b[A-Z]+(?:_[A-Z]+)+\\b"].join("|"), "gi");
+    const strange = (text) => (text.replace(data, " ").match(/[A-Za-z]{3,}/g) || []).some((word) => !known.has(word.toLowerCase()));
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node = walk.nextNode(); node; node = walk.nextNode()) {
       const at = node.parentElement;
-      if (!at.closest(given) && at.checkVisibility({visibilityProperty: true}) && strange(node.textContent)) say("not translated", at, node.textContent.trim().slice(0, 60));
+      if (!at.closest(apart) && at.checkVisibility({visibilityProperty: true}) && strange(node.textContent)) say("not translated", at, node.textContent.trim().slice(0, 60));
     }
     for (const name of ["title", "aria-label", "placeholder", "alt"])
       for (const one of document.querySelectorAll(`[${name}]`))
-        if (!one.closest(given) && one.checkVisibility({visibilityProperty: true}) && strange(one.getAttribute(name))) say(`${name} not translated`, one, one.getAttribute(name).slice(0, 60));
+        if (!one.closest(apart) && one.checkVisibility({visibilityProperty: true}) && strange(one.getAttribute(name))) say(`${name} not translated`, one, one.getAttribute(name).slice(0, 60));
     if (strange(document.title.split(" · ").slice(-1)[0])) say("title not translated", document.documentElement, document.title);
   }
   return [...new Set(found)];
@@ -80,7 +85,9 @@ _WRONG = r"""
 """
 
 
-def wrong(page: Page, *, foreign: bool) -> list[str]:
-    """`foreign`: the page is to be in another language than English, in another script."""
-    found: list[str] = page.evaluate(_WRONG, [list(NAMES), foreign])
+def wrong(page: Page, *, foreign: bool, given: Collection[str] = ()) -> list[str]:
+    """`foreign`: the page is to be in another language than English, in another script. `given`: what people and providers
+    have written, which stays as it is."""
+    by_length = sorted({one for one in given if one}, key=len, reverse=True)
+    found: list[str] = page.evaluate(_WRONG, [list(NAMES), foreign, by_length])
     return found

@@ -15,11 +15,11 @@ from django.urls import NoReverseMatch, reverse
 from playwright.sync_api import Browser, BrowserContext
 
 from jobs.clock import clock
-from jobs.models import Batch, Lane, Result
+from jobs.models import Batch, Job, Lane, Result, Tenant
 from jobs.roles import Role
 from jobs.states import JobState
 from providers import registry
-from providers.models import Account, ProviderState, QuotaWindow
+from providers.models import Account, ProviderState, QuotaWindow, Target
 from tests import factories
 
 KEY = "pza_test"
@@ -28,11 +28,12 @@ SCHEMES = ("light", "dark")
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """`pages`: their addresses by a short name; `people`: by role."""
+    """`pages`: their addresses by a short name; `people`: by role; `given`: what people and providers have written."""
 
     account: Account
     pages: Mapping[str, str]
     people: Mapping[Role, User]
+    given: frozenset[str]
 
     def calm(self) -> None:
         ProviderState.objects.update(state="available", blocked_until=None, reason="", gate="closed", next_try_at=None)  # fmt: skip
@@ -96,7 +97,17 @@ def told(settings: Any) -> Story:
         "my settings": "/admin/my-settings/",
         **dict(_wanted("gallery", "reports", "search")),
     }
-    return Story(account, pages, people)
+    return Story(account, pages, people, _given())
+
+
+def _given() -> frozenset[str]:
+    said = {"Europe/Moscow", "desk-1"}
+    for rows in (
+        Job.objects.values_list("prompt", "reference", "reason_text"), Tenant.objects.values_list("name", "slug"),
+        User.objects.values_list("username"), Target.objects.values_list("model"), Batch.objects.values_list("label"),
+    ):  # fmt: skip
+        said |= {text for row in rows for text in row}
+    return frozenset(said)
 
 
 def _wanted(*names: str) -> Iterator[tuple[str, str]]:

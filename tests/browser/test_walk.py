@@ -33,8 +33,8 @@ TROUBLED = ("dashboard", "providers")
 class Album:
     """Pages looked at by somebody's browser; `wrong` says what was found on which."""
 
-    def __init__(self, server: str) -> None:
-        self.server = server
+    def __init__(self, server: str, desk: Story) -> None:
+        self.server, self.given = server, desk.given
         self.wrong: list[str] = []
 
     def look(self, context: BrowserContext, address: str, name: str, *, foreign: bool) -> None:
@@ -43,7 +43,9 @@ class Album:
         page.on("console", lambda said: self._hear(name, said))
         page.on("pageerror", lambda error: self.wrong.append(f"{name}: {error}"))
         page.goto(self.server + address)
-        self.wrong += [f"{name}: {line}" for line in looks.wrong(page, foreign=foreign)]
+        self.wrong += [
+            f"{name}: {line}" for line in looks.wrong(page, foreign=foreign, given=self.given)
+        ]
         shoot(page, name)
         page.close()
 
@@ -53,12 +55,22 @@ class Album:
             self.wrong.append(f"{name}: {said.text} {said.location['url']}")
 
 
+# Those that come only when they are to be seen too; at most 5 s.
+_PICTURES = """
+() => Promise.race([
+  Promise.all([...document.images].map((one) => one.complete || new Promise((done) => { one.onload = one.onerror = done; }))),
+  new Promise((done) => setTimeout(done, 5000)),
+]).then(() => null)
+"""
+
+
 def shoot(page: Page, name: str) -> None:
     """The whole of it: in a window as high as the page, as what sticks to the window's edge would else lie in the middle."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     size = page.viewport_size or SIZES["desk"]
     high = int(page.evaluate("document.documentElement.scrollHeight"))
     page.set_viewport_size({"width": size["width"], "height": max(high, size["height"])})
+    page.evaluate(_PICTURES)
     page.screenshot(path=SCREENSHOTS / f"{re.sub('[^a-z0-9]+', '-', name)}.png")
     page.set_viewport_size(size)
 
@@ -90,7 +102,7 @@ def ways(request: pytest.FixtureRequest) -> Sequence[tuple[str, str]]:
 def test_every_page_looks_right(
     browser: Browser, live_server: Any, desk: Story, language: str, ways: Sequence[tuple[str, str]]
 ) -> None:
-    album = Album(live_server.url)
+    album = Album(live_server.url, desk)
     foreign = language != "en"
     for look, context in _contexts(browser, live_server.url, None, language, ways).items():
         album.look(context, "/admin/login/", f"login {look}", foreign=foreign)
@@ -109,7 +121,7 @@ def test_each_role_logs_in_and_finds_what_is_theirs(
     browser: Browser, live_server: Any, desk: Story, role: Role
 ) -> None:
     """By the form, as they do. Whoever works at the desk begins there while something is open; a viewer presses nothing."""
-    album = Album(live_server.url)
+    album = Album(live_server.url, desk)
     context = story.arrive(browser, live_server.url, None, viewport=SIZES["desk"], reduced_motion="reduce")  # fmt: skip
     page = context.new_page()
     page.goto(live_server.url + "/admin/")
