@@ -288,9 +288,7 @@ def _plain(job: Job) -> dict[str, Any]:
         "state": job.state,
         "reference": job.reference,
         "target": job.target.name,
-        "file": results.where(job.delivered.key)
-        if job.delivered and job.delivered.key
-        else "",
+        "file": results.where(job.delivered.key) if job.delivered and job.delivered.key else "",
         "reason": job.reason_text or job.reason,
         "cost": str(task.cost) if task is not None and task.cost is not None else None,
         "currency": task.currency if task is not None else "",

@@ -125,9 +125,7 @@ class Command(BaseCommand):
             job, blocking, phases.why_waiting([job], now).get(job.pk), now
         ) | {
             "prompt": job.prompt,
-            "file": results.where(job.delivered.key)
-            if job.delivered and job.delivered.key
-            else "",
+            "file": results.where(job.delivered.key) if job.delivered and job.delivered.key else "",
             "sends": [_send(task) for task in tasks],
             "results": [_result(result, job) for result in job.results.order_by("pk")],
             "original_prompt": job.original_prompt,
