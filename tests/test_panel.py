@@ -265,7 +265,7 @@ def test_a_hundred_rows_cost_as_many_questions_as_one() -> None:
     assert len(many) == len(few) <= 11
     with CaptureQueriesContext(connection) as short:
         panel.read(now=NOW, counts=False)
-    assert len(short) == len(many) - 4
+    assert len(short) == len(many) - 5
 
 
 # --- the history ------------------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_the_command_lists_windows_money_and_the_key() -> None:
     limits.limit_window(account_id=account(now).pk, seconds=86_400, most=9, actor=None, now=now)
     factories.accepted(factories.job(now), now, account=account(now))
     text = run()[1]
-    for words in ("1 of 9 in 1 d", "balance: 300.00", "key last accepted", "1/5 in flight"):
+    for words in ("1 of 9 in 1 d", "balance: ₽300.00", "key last accepted", "1/5 in flight"):
         assert words in text
 
 
